@@ -1,0 +1,1 @@
+"""What api, sidecar and client agree on: events, errors, HTTP bodies."""

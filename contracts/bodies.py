@@ -1,0 +1,235 @@
+"""HTTP bodies: what the api answers and takes, and what api and sidecar say to each other."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Permissions = Literal["ask", "auto"]
+TurnState = Literal["running", "completed", "failed", "cancelled", "interrupted"]
+
+MAX_PROMPT_CHARS = 1_000_000
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Choices(Body):
+    """How a turn runs; what is left out falls back to the session's, then to the settings'."""
+
+    harness: str | None = None
+    provider: str | None = None
+    model: str | None = Field(None, max_length=200)
+    reasoning: str | None = Field(None, max_length=50)
+    permissions: Permissions | None = None
+
+
+class SessionCreate(Choices):
+    title: str = Field("", max_length=200)
+
+
+class SessionPatch(Body):
+    title: str | None = Field(None, max_length=200)
+    archived: bool | None = None
+
+
+class Session(Body):
+    id: UUID
+    title: str
+    harness: str
+    provider: str
+    model: str | None
+    reasoning: str | None
+    permissions: Permissions
+    archived: bool
+    created_at: datetime
+    updated_at: datetime
+    last_seq: int
+    running_turn: UUID | None
+
+
+class SessionPage(Body):
+    sessions: list[Session]
+    next_cursor: str | None = None
+
+
+class SessionDeleted(Body):
+    """What a delete removed."""
+
+    session_id: UUID
+    sandboxes: int
+    objects: int
+    turns: int
+    events: int
+
+
+class TurnCreate(Choices):
+    prompt: str = Field(min_length=1)
+
+
+class ReceiptBody(Body):
+    engine: str
+    files: int
+    bytes: int
+    manifest_sha256: str
+    took: float
+
+
+class Turn(Body):
+    id: UUID
+    session_id: UUID
+    state: TurnState
+    prompt: str
+    harness: str
+    provider: str
+    model: str | None
+    reasoning: str | None
+    permissions: Permissions
+    created_at: datetime
+    ended_at: datetime | None
+    first_seq: int
+    last_seq: int
+    error: dict[str, Any] | None
+    receipt: ReceiptBody | None
+
+
+class TurnPage(Body):
+    turns: list[Turn]
+
+
+class FileEntry(Body):
+    """One name in a directory of the workspace. `path` is relative to the workspace."""
+
+    path: str
+    name: str
+    kind: Literal["file", "directory", "symlink"]
+    size: int | None = None
+    modified_at: datetime | None = None
+
+
+class FilePage(Body):
+    path: str
+    entries: list[FileEntry]
+    next_cursor: str | None = None
+
+
+class SandboxBody(Body):
+    session_id: UUID
+    sandbox_id: str
+    provider: str
+    state: Literal["running", "stopped", "suspended", "gone", "unknown"]
+    engine: str | None = None
+    created_at: datetime | None = None
+    warm_until: datetime | None = None
+
+
+class SandboxList(Body):
+    sandboxes: list[SandboxBody]
+
+
+class Killed(Body):
+    """`killed` is false when the session had no sandbox."""
+
+    session_id: UUID
+    killed: bool
+    sandbox_id: str | None = None
+
+
+class Released(Body):
+    """What the sidecar let go of for a session that is being deleted."""
+
+    session_id: UUID
+    sandboxes: int
+    mounts: int
+
+
+class HarnessBody(Body):
+    name: str
+    title: str
+    can_ask: bool
+    models: list[str] = []
+    efforts: list[str] = []
+
+
+class ProviderBody(Body):
+    name: str
+    title: str
+    available: bool
+    reason: str = ""
+    engine: str | None = None
+    engine_why: str = ""
+
+
+class Capabilities(Body):
+    """What this stack can run, told by the sidecar."""
+
+    harnesses: list[HarnessBody]
+    providers: list[ProviderBody]
+    default_harness: str
+    default_provider: str
+
+
+class RunRequest(Body):
+    """A turn, as the api hands it to the sidecar. Idempotent by `turn_id`."""
+
+    turn_id: UUID
+    session_id: UUID
+    epoch: int
+    prompt: str
+    harness: str
+    provider: str
+    model: str | None = None
+    reasoning: str | None = None
+    permissions: Permissions = "auto"
+
+
+class RunBody(Body):
+    turn_id: UUID
+    session_id: UUID
+    state: Literal["running", "ended"]
+    last_n: int
+
+
+class RunLine(Body):
+    """One line of a run's stream. `n` counts from 1 and is what `?after=` resumes from."""
+
+    n: int
+    event: dict[str, Any]
+
+
+class InvokeMessage(Body):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    role: str = "user"
+    content: Any = ""
+
+
+class InvokeInputs(Body):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    messages: list[InvokeMessage] = []
+
+
+class InvokeData(Body):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    inputs: InvokeInputs = InvokeInputs()
+    parameters: Choices = Choices()
+
+
+class InvokeRequest(Body):
+    """One call that sends, steers, cancels or attaches; see `POST /invoke`."""
+
+    session_id: UUID | None = None
+    data: InvokeData = InvokeData()
+    force: bool = False
+
+
+class Health(Body):
+    status: Literal["ok"] = "ok"
+
+
+class Readiness(Body):
+    ready: bool
+    parts: dict[str, str]

@@ -1,0 +1,267 @@
+"""Every error a Holdfast service reports, as one tree.
+
+HoldfastError
+├── BadRequest (400)
+│   ├── InvalidInput            a body or a parameter that is malformed
+│   ├── InvalidPath             `..`, absolute, NUL, backslash
+│   ├── UnknownHarness
+│   ├── UnknownProvider
+│   └── UnsupportedChoice       a combination that cannot work
+├── Unauthenticated (401)
+├── NotFound (404)
+│   ├── SessionNotFound
+│   ├── TurnNotFound
+│   ├── RunNotFound
+│   ├── FileNotFound
+│   └── SandboxNotFound
+├── Conflict (409)
+│   ├── TurnRunning             carries the running turn's id
+│   └── NoTurnRunning
+├── TooLarge (413)
+├── RangeNotSatisfiable (416)
+├── Unavailable (503)           a part of the stack that does not answer
+│   ├── DatabaseUnavailable
+│   ├── StoreUnavailable
+│   └── SidecarUnavailable
+├── SandboxError (502)          raised by providers; carries `op`
+│   ├── SandboxGone             the control plane says so
+│   ├── NotRunning
+│   ├── Unauthorized
+│   ├── RateLimited
+│   ├── QuotaExceeded
+│   ├── NoCapacity
+│   ├── Unreachable             any data-plane failure: ask `status()`
+│   ├── SandboxConflict
+│   ├── InvalidSpec
+│   ├── FileMissing
+│   └── Unsupported
+├── WorkspaceError (502)
+│   ├── MountFailed             no durable directory: no turn
+│   └── NotDurable              the barrier could not prove what the turn left
+└── HarnessError (502)
+    ├── HarnessStartFailed
+    ├── HarnessExited           the process died, with or without a word
+    ├── StreamGap               events of the harness were lost
+    └── PromptFailed            the harness answered the prompt with an error
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+
+class HoldfastError(Exception):
+    """The root. `message` says what happened, `hint` what to do about it."""
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, hint: str = "", **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.details = details
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "code": self.code,
+            "message": self.message,
+            "hint": self.hint,
+            "retryable": self.retryable,
+            **self.details,
+        }
+
+
+class BadRequest(HoldfastError):
+    code, status = "bad_request", 400
+
+
+class InvalidInput(BadRequest):
+    code = "invalid_input"
+
+
+class InvalidPath(BadRequest):
+    code = "invalid_path"
+
+
+class UnknownHarness(BadRequest):
+    code = "unknown_harness"
+
+
+class UnknownProvider(BadRequest):
+    code = "unknown_provider"
+
+
+class UnsupportedChoice(BadRequest):
+    code = "unsupported_choice"
+
+
+class Unauthenticated(HoldfastError):
+    code, status = "unauthenticated", 401
+
+
+class NotFound(HoldfastError):
+    code, status = "not_found", 404
+
+
+class SessionNotFound(NotFound):
+    code = "session_not_found"
+
+
+class TurnNotFound(NotFound):
+    code = "turn_not_found"
+
+
+class RunNotFound(NotFound):
+    code = "run_not_found"
+
+
+class FileNotFound(NotFound):
+    code = "file_not_found"
+
+
+class SandboxNotFound(NotFound):
+    code = "sandbox_not_found"
+
+
+class Conflict(HoldfastError):
+    code, status = "conflict", 409
+
+
+class TurnRunning(Conflict):
+    code = "turn_running"
+
+
+class NoTurnRunning(Conflict):
+    code = "no_turn_running"
+
+
+class TooLarge(HoldfastError):
+    code, status = "too_large", 413
+
+
+class RangeNotSatisfiable(HoldfastError):
+    code, status = "range_not_satisfiable", 416
+
+
+class Unavailable(HoldfastError):
+    code, status, retryable = "unavailable", 503, True
+
+
+class DatabaseUnavailable(Unavailable):
+    code = "database_unavailable"
+
+
+class StoreUnavailable(Unavailable):
+    code = "store_unavailable"
+
+
+class SidecarUnavailable(Unavailable):
+    code = "sidecar_unavailable"
+
+
+class SandboxError(HoldfastError):
+    code, status = "sandbox_error", 502
+
+    def __init__(self, message: str, *, op: str, hint: str = "", **details: Any) -> None:
+        super().__init__(message, hint=hint, op=op, **details)
+        self.op = op
+
+
+class SandboxGone(SandboxError):
+    code = "sandbox_gone"
+
+
+class NotRunning(SandboxError):
+    code = "sandbox_not_running"
+
+
+class Unauthorized(SandboxError):
+    code = "provider_unauthorized"
+
+
+class RateLimited(SandboxError):
+    code, retryable = "provider_rate_limited", True
+
+
+class QuotaExceeded(SandboxError):
+    code = "provider_quota_exceeded"
+
+
+class NoCapacity(SandboxError):
+    code, retryable = "provider_no_capacity", True
+
+
+class Unreachable(SandboxError):
+    code, retryable = "sandbox_unreachable", True
+
+
+class SandboxConflict(SandboxError):
+    code = "sandbox_conflict"
+
+
+class InvalidSpec(SandboxError):
+    code = "invalid_sandbox_spec"
+
+
+class FileMissing(SandboxError):
+    code = "sandbox_file_missing"
+
+
+class Unsupported(SandboxError):
+    code = "sandbox_unsupported"
+
+
+class WorkspaceError(HoldfastError):
+    code, status = "workspace_error", 502
+
+
+class MountFailed(WorkspaceError):
+    code, retryable = "mount_failed", True
+
+
+class NotDurable(WorkspaceError):
+    code = "not_durable"
+
+
+class HarnessError(HoldfastError):
+    code, status = "harness_error", 502
+
+
+class HarnessStartFailed(HarnessError):
+    code, retryable = "harness_start_failed", True
+
+
+class HarnessExited(HarnessError):
+    code, retryable = "harness_exited", True
+
+
+class StreamGap(HarnessError):
+    code, retryable = "stream_gap", True
+
+
+class PromptFailed(HarnessError):
+    code = "prompt_failed"
+
+
+def _tree(root: type[HoldfastError]) -> dict[str, type[HoldfastError]]:
+    classes = {root.code: root}
+    for child in root.__subclasses__():
+        classes |= _tree(child)
+    return classes
+
+
+BY_CODE: Mapping[str, type[HoldfastError]] = _tree(HoldfastError)
+
+
+def from_body(body: Mapping[str, Any]) -> HoldfastError:
+    """Rebuild the error that another service rendered; an unknown code becomes the root class."""
+    known = dict(body)
+    code, message, hint = known.pop("code", ""), known.pop("message", ""), known.pop("hint", "")
+    known.pop("retryable", None)
+    cls = BY_CODE.get(code, HoldfastError)
+    if issubclass(cls, SandboxError):
+        known.setdefault("op", "unknown")
+    return cls(str(message), hint=str(hint), **known)

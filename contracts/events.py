@@ -1,0 +1,317 @@
+"""The transcript: one JSON object a line, told apart by `type`.
+
+New types are additive; a changed meaning bumps `v`. What cannot be understood
+becomes a `raw` event: a transcript never loses a line and decoding never raises.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+)
+
+
+def _any_str(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be a string")  # noqa: TRY004 - pydantic reports ValueError
+    return value
+
+
+# Agents print anything: pydantic's own str refuses lone surrogates, this one keeps them.
+Text = Annotated[str, PlainValidator(_any_str), WithJsonSchema({"type": "string"})]
+
+
+class EventBase(BaseModel):
+    """What every event has. `seq` is given by the database, dense and growing per session."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    v: int = 1
+    seq: int | None = None
+    session_id: UUID | None = None
+    turn_id: UUID | None = None
+    at: datetime = Field(default_factory=lambda: datetime.now(UTC))
+
+
+class ErrorInfo(BaseModel):
+    """An error inside an event, in the shape of an HTTP error body."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    code: str
+    message: Text
+    hint: Text = ""
+    retryable: bool = False
+
+
+class TurnStarted(EventBase):
+    type: Literal["turn.started"] = "turn.started"
+    harness: str
+    provider: str
+    model: str | None = None
+    reasoning: str | None = None
+    permissions: str = "auto"
+
+
+class TurnCompleted(EventBase):
+    type: Literal["turn.completed"] = "turn.completed"
+    stop_reason: str = "end_turn"
+
+
+class TurnFailed(EventBase):
+    type: Literal["turn.failed"] = "turn.failed"
+    error: ErrorInfo
+
+
+class TurnCancelled(EventBase):
+    type: Literal["turn.cancelled"] = "turn.cancelled"
+    reason: Text = ""
+
+
+class TurnInterrupted(EventBase):
+    """The turn ended because something under it died; what it had done so far is kept."""
+
+    type: Literal["turn.interrupted"] = "turn.interrupted"
+    error: ErrorInfo
+
+
+class SandboxCreating(EventBase):
+    type: Literal["sandbox.creating"] = "sandbox.creating"
+    provider: str
+
+
+class SandboxReady(EventBase):
+    type: Literal["sandbox.ready"] = "sandbox.ready"
+    provider: str
+    sandbox_id: str
+    took: float
+
+
+class SandboxAttached(EventBase):
+    type: Literal["sandbox.attached"] = "sandbox.attached"
+    provider: str
+    sandbox_id: str
+
+
+class SandboxGone(EventBase):
+    type: Literal["sandbox.gone"] = "sandbox.gone"
+    provider: str
+    sandbox_id: str
+    reason: Text = ""
+
+
+class SandboxDestroyed(EventBase):
+    type: Literal["sandbox.destroyed"] = "sandbox.destroyed"
+    provider: str
+    sandbox_id: str
+    proof: Text = ""
+
+
+class MountReady(EventBase):
+    type: Literal["mount.ready"] = "mount.ready"
+    engine: str
+    why: Text = ""
+    took: float
+
+
+class MountLost(EventBase):
+    type: Literal["mount.lost"] = "mount.lost"
+    engine: str
+    reason: Text
+
+
+class MountRestored(EventBase):
+    type: Literal["mount.restored"] = "mount.restored"
+    engine: str
+    took: float
+
+
+class Resume(EventBase):
+    """Which rung of the resume ladder brought the conversation back."""
+
+    type: Literal["resume"] = "resume"
+    rung: Literal["new", "warm", "native", "repaired", "handoff"]
+    carried: Text = ""
+    dropped: Text = ""
+
+
+class Message(EventBase):
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant"]
+    text: Text
+
+
+class Thought(EventBase):
+    type: Literal["thought"] = "thought"
+    text: Text
+
+
+class ToolCall(EventBase):
+    type: Literal["tool.call"] = "tool.call"
+    tool_call_id: Text
+    title: Text = ""
+    kind: str = "other"
+    input: Any = None
+    paths: list[Text] = []
+
+
+class ToolUpdate(EventBase):
+    type: Literal["tool.update"] = "tool.update"
+    tool_call_id: Text
+    title: Text | None = None
+    status: str | None = None
+    input: Any = None
+    output: Text | None = None
+
+
+class ToolResult(EventBase):
+    type: Literal["tool.result"] = "tool.result"
+    tool_call_id: Text
+    status: Literal["completed", "failed"]
+    output: Text = ""
+    paths: list[Text] = []
+    diffs: list[Any] = []
+
+
+class Plan(EventBase):
+    type: Literal["plan"] = "plan"
+    entries: list[Any]
+
+
+class PermissionAsked(EventBase):
+    type: Literal["permission.asked"] = "permission.asked"
+    permission_id: str
+    tool_call_id: Text | None = None
+    title: Text = ""
+    options: list[Any] = []
+
+
+class PermissionAnswered(EventBase):
+    type: Literal["permission.answered"] = "permission.answered"
+    permission_id: str
+    option_id: Text | None = None
+    by: str = "auto"
+
+
+class Usage(EventBase):
+    type: Literal["usage"] = "usage"
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cost: float | None = None
+
+
+class Receipt(EventBase):
+    """Proof that all the turn left behind is in the store."""
+
+    type: Literal["receipt"] = "receipt"
+    engine: str
+    files: int
+    bytes: int
+    manifest_sha256: str
+    took: float
+
+
+class Raw(EventBase):
+    """Anything we do not know, kept as it came."""
+
+    type: Literal["raw"] = "raw"
+    source: str = ""
+    data: Any = None
+
+
+KnownEvent = Annotated[
+    TurnStarted
+    | TurnCompleted
+    | TurnFailed
+    | TurnCancelled
+    | TurnInterrupted
+    | SandboxCreating
+    | SandboxReady
+    | SandboxAttached
+    | SandboxGone
+    | SandboxDestroyed
+    | MountReady
+    | MountLost
+    | MountRestored
+    | Resume
+    | Message
+    | Thought
+    | ToolCall
+    | ToolUpdate
+    | ToolResult
+    | Plan
+    | PermissionAsked
+    | PermissionAnswered
+    | Usage
+    | Receipt
+    | Raw,
+    Field(discriminator="type"),
+]
+Event = KnownEvent
+
+TURN_ENDS = (TurnCompleted, TurnFailed, TurnCancelled, TurnInterrupted)
+TURN_END_TYPES = frozenset(str(cls.model_fields["type"].default) for cls in TURN_ENDS)
+
+_ADAPTER: TypeAdapter[Event] = TypeAdapter(Event)
+
+
+def to_dict(event: EventBase) -> dict[str, Any]:
+    """The event as plain JSON values, fields without a value left out."""
+    plain = event.model_dump(exclude_none=True)
+    plain["at"] = event.at.isoformat()
+    for key in ("session_id", "turn_id"):
+        if key in plain:
+            plain[key] = str(plain[key])
+    return plain
+
+
+def encode(event: EventBase) -> bytes:
+    """One line of NDJSON. ASCII, so that NUL and lone surrogates travel as escapes."""
+    return dumps(to_dict(event)) + b"\n"
+
+
+def dumps(value: Any) -> bytes:
+    """Compact ASCII JSON."""
+    return json.dumps(value, ensure_ascii=True, separators=(",", ":")).encode("ascii")
+
+
+def from_dict(plain: Any) -> Event:
+    """The event in `plain`; whatever is not one of ours becomes `raw`. Never raises."""
+    try:
+        return _ADAPTER.validate_python(plain)
+    except ValidationError:
+        return Raw(source="undecodable", data=plain, **_envelope(plain))
+
+
+def decode(line: bytes | str) -> Event:
+    """One line of NDJSON back into an event. Never raises."""
+    try:
+        plain = json.loads(line)
+    except ValueError:
+        text = line if isinstance(line, str) else line.decode("utf-8", "backslashreplace")
+        return Raw(source="malformed", data=text)
+    return from_dict(plain)
+
+
+def _envelope(plain: Any) -> dict[str, Any]:
+    """The place in the transcript of an event whose own fields we do not understand."""
+    if not isinstance(plain, dict):
+        return {}
+    kept = {key: plain[key] for key in ("seq", "session_id", "turn_id", "at") if key in plain}
+    try:
+        EventBase.model_validate(kept)
+    except ValidationError:
+        return {}
+    return kept
