@@ -1,0 +1,1 @@
+"""Runs turns: gets a sandbox, brings the workspace in, drives the harness, proves durability."""

@@ -1,0 +1,45 @@
+"""`python -m sidecar`: serve on HOLDFAST_SIDECAR_LISTEN, `unix:/path` or `host:port`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import uvicorn
+
+from sidecar.app import create_app
+from sidecar.settings import Settings
+
+STOP_SECONDS = 30
+
+
+def main() -> None:
+    settings = Settings()
+    logging.basicConfig(
+        level=settings.log_level.upper(),
+        format="%(levelname)s %(name)s %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    os.umask(0o077)  # sockets, journals, records: ours alone
+    try:
+        app = create_app(settings)
+    except ValueError as error:
+        sys.exit(f"sidecar: {error}")
+    listen = settings.sidecar_listen
+    host, _, port = listen.rpartition(":")
+    path = listen.removeprefix("unix:") if listen.startswith("unix:") else None
+    uvicorn.run(
+        app,
+        uds=path,
+        host=host if path is None else "127.0.0.1",
+        port=int(port) if path is None else 0,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=STOP_SECONDS,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,309 @@
+"""Boxes: bubblewrap sandboxes on this host, one keeper process each."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sidecar.boxhost import processes
+from sidecar.boxhost.processes import ProcessId, ProcessInfo
+from sidecar.boxhost.uids import Uids
+
+HERE = Path(__file__).parent
+HOME = "/home/agent"
+SESSION_DIR = "/session"
+WORKSPACE = f"{SESSION_DIR}/workspace"
+GATEWAY_PORT = 8080
+AGENT_PORT = 2468
+
+START_SECONDS = 30
+KILL_SECONDS = 10
+ETC = {
+    "passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\nagent:x:1000:1000::/home/agent:/bin/bash\n",
+    "group": "root:x:0:\nagent:x:1000:\n",
+    "hosts": "127.0.0.1 localhost sandbox\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+    "resolv.conf": "",
+}
+HOST_ETC = ("/etc/ssl", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime")
+
+
+class BoxFailed(Exception):
+    """A box could not be started, or is not there any more."""
+
+
+@dataclass(frozen=True)
+class BoxSpec:
+    """A box to be. `session_dir` is the PARENT of the workspace's mountpoint: a workspace that is
+    mounted anew stays visible, which binding the mountpoint itself would prevent."""
+
+    id: str
+    session_id: str
+    labels: Mapping[str, str]
+    session_dir: Path
+    gateway_socket: Path
+    read_only: Mapping[str, Path] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Box:
+    """A box as it was started; whether it lives is asked of the kernel, not of this record."""
+
+    id: str
+    labels: Mapping[str, str]
+    keeper: ProcessId
+    first: ProcessId
+    pid_namespace: int
+    uid: int | None
+    agent_socket: str
+    created_at: str
+
+    def alive(self) -> bool:
+        return processes.alive(self.first) and processes.alive(self.keeper)
+
+
+class Boxes:
+    """Starts, finds and ends boxes. Two of them on one directory see the same boxes."""
+
+    def __init__(self, data_dir: Path, run_dir: Path, bwrap: Path) -> None:
+        self._root = data_dir / "boxes"
+        self._etc = data_dir / "etc"
+        self._sockets = run_dir / "boxes"
+        self._bwrap = bwrap
+        self._uids = Uids(data_dir)
+        self._keepers: dict[str, subprocess.Popen[bytes]] = {}
+        self._starting = asyncio.Lock()
+
+    def all(self) -> list[Box]:
+        """Every box that has a record, living or not."""
+        found = (self.get(path.name) for path in sorted(self._root.glob("*")))
+        return [box for box in found if box is not None]
+
+    def get(self, box_id: str) -> Box | None:
+        try:
+            record = json.loads((self._root / box_id / "box.json").read_text())
+        except FileNotFoundError:
+            return None
+        record["keeper"] = ProcessId(**record["keeper"])
+        record["first"] = ProcessId(**record["first"])
+        return Box(**record)
+
+    def home(self, box_id: str) -> Path:
+        return self._root / box_id / "home"
+
+    async def start(self, spec: BoxSpec) -> Box:
+        """A living box with this id: the one that is there, or a new one.
+
+        Raises: BoxFailed.
+        """
+        async with self._starting:
+            known = self.get(spec.id)
+            if known is not None:
+                if known.alive():
+                    return known
+                await self.kill(spec.id)
+            return await self._start(spec)
+
+    async def _start(self, spec: BoxSpec) -> Box:
+        uid = self._uids.of(spec.session_id)
+        place = self._root / spec.id
+        shutil.rmtree(place, ignore_errors=True)
+        home = place / "home"
+        home.mkdir(parents=True)
+        if uid is not None:
+            os.chown(home, uid, uid)
+        home.chmod(0o700)
+        self._sockets.mkdir(parents=True, exist_ok=True)
+        self._write_etc()
+        agent_socket = self._sockets / f"{hashlib.sha256(spec.id.encode()).hexdigest()[:16]}.sock"
+        agent_socket.unlink(missing_ok=True)
+        description = self._describe(spec, uid, home, agent_socket)
+        found = await self._start_keeper(spec.id, description, place / "keeper.log")
+        keeper, first = (processes.identify(pid) for pid in (found["keeper"], found["child_pid"]))
+        if keeper is None or first is None:
+            raise BoxFailed(f"the box {spec.id} died right after its start")
+        box = Box(
+            id=spec.id,
+            labels=dict(spec.labels),
+            keeper=keeper,
+            first=first,
+            pid_namespace=found["pid_namespace"],
+            uid=uid,
+            agent_socket=str(agent_socket),
+            created_at=datetime.now(UTC).isoformat(),
+        )
+        record = place / "box.json.new"
+        record.write_text(json.dumps(asdict(box)))
+        record.rename(place / "box.json")
+        return box
+
+    def _describe(
+        self, spec: BoxSpec, uid: int | None, home: Path, agent_socket: Path
+    ) -> dict[str, Any]:
+        options = [
+            *("--unshare-user", "--uid", "1000", "--gid", "1000", "--unshare-pid", "--unshare-ipc"),
+            *("--unshare-uts", "--unshare-net", "--unshare-cgroup-try", "--hostname", "sandbox"),
+            *("--die-with-parent", "--new-session"),
+            *("--ro-bind", "/usr", "/usr", "--tmpfs", "/usr/local"),
+            *("--symlink", "usr/bin", "/bin", "--symlink", "usr/sbin", "/sbin"),
+            *("--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64"),
+            *("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/run"),
+            *("--symlink", WORKSPACE.lstrip("/"), "/workspace"),
+        ]
+        for name in HOST_ETC:
+            options += ["--ro-bind-try", name, name]
+        binds = [
+            {"source": str(self._etc / name), "target": f"/etc/{name}", "writable": False}
+            for name in ETC
+        ]
+        for target, source in spec.read_only.items():
+            binds.append({"source": str(source), "target": target, "writable": False})
+        binds.append({"source": str(home), "target": HOME, "writable": True})
+        binds.append({"source": str(spec.session_dir), "target": SESSION_DIR, "writable": True})
+        return {
+            "bwrap": str(self._bwrap),
+            "uid": uid,
+            "options": options,
+            "binds": binds,
+            "finish": ["--remount-ro", "/", "--chdir", "/", "--clearenv"],
+            "gateway_socket": str(spec.gateway_socket),
+            "gateway_port": GATEWAY_PORT,
+            "agent_socket": str(agent_socket),
+            "agent_port": AGENT_PORT,
+        }
+
+    async def _start_keeper(
+        self, box_id: str, description: dict[str, Any], log: Path
+    ) -> dict[str, Any]:
+        read_end, write_end = os.pipe()
+        with log.open("ab") as log_file:
+            # Popen, not asyncio's: its transport would kill a keeper that is to outlive us.
+            keeper = subprocess.Popen(  # noqa: ASYNC220
+                [sys.executable, "-I", "-S", str(HERE / "keeper.py")],
+                stdin=subprocess.PIPE,
+                stdout=write_end,
+                stderr=log_file,
+                start_new_session=True,
+                cwd="/",
+                env={"PATH": "/usr/bin:/bin:/usr/sbin:/sbin"},
+            )
+        os.close(write_end)
+        self._keepers[box_id] = keeper
+        assert keeper.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            keeper.stdin.write(json.dumps(description).encode())
+            keeper.stdin.close()
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                answer = await _read_line(read_end)
+            found: dict[str, Any] = json.loads(answer or b'{"ok": false}')
+        except TimeoutError:
+            found = {"ok": False, "error": f"not up after {START_SECONDS} s"}
+        if not found.get("ok"):
+            keeper.kill()
+            await asyncio.to_thread(keeper.wait)
+            raise BoxFailed(f"{found.get('error', 'the keeper died')}: {_tail(log)}")
+        return {**found, "keeper": keeper.pid}
+
+    async def stop_all(self) -> int:
+        """Kill every box; how many lived."""
+        return sum([await self.kill(box.id) for box in self.all()])
+
+    async def kill(self, box_id: str) -> bool:
+        """End every process of the box at once and forget it; False if there was no living one.
+
+        Raises: BoxFailed, when a process would not die.
+        """
+        box = self.get(box_id)
+        if box is None:
+            return False
+        lived = box.alive()
+        # The namespace's first process takes all others with it, also daemons that ignore TERM.
+        for process in (box.first, box.keeper):
+            processes.kill(process, signal.SIGKILL)
+        for process in (box.first, box.keeper):
+            if not await processes.wait_gone(process, KILL_SECONDS):
+                raise BoxFailed(f"process {process.pid} of box {box_id} survived SIGKILL")
+        keeper = self._keepers.pop(box_id, None)
+        if keeper is not None:
+            await asyncio.to_thread(keeper.wait)
+        await asyncio.to_thread(self._remove, box)
+        return lived
+
+    def _remove(self, box: Box) -> None:
+        Path(box.agent_socket).unlink(missing_ok=True)
+        shutil.rmtree(self._root / box.id, ignore_errors=True)
+
+    def processes(self, box: Box) -> list[ProcessInfo]:
+        """What runs in the box, without bubblewrap's own first process and the idle one."""
+        return [p for p in processes.in_pid_namespace(box.pid_namespace) if p.inner_pid > 2]
+
+    def entering(
+        self, box: Box, argv: Sequence[str], cwd: str, *, detached: bool = False
+    ) -> list[str]:
+        """The command that runs `argv` inside the box."""
+        mode = "detached" if detached else "attached"
+        script = str(HERE / "enter.py")
+        return [sys.executable, "-I", "-S", script, str(box.first.pid), cwd, mode, "--", *argv]
+
+    @contextlib.asynccontextmanager
+    async def marked(self, box: Box) -> AsyncIterator[tuple[str, str]]:
+        """An environment variable for a command; whatever carries it at the end is killed."""
+        name, value = "HOLDFAST_EXEC", uuid.uuid4().hex
+        try:
+            yield name, value
+        finally:
+            await self.kill_marked(box, name, value)
+
+    async def kill_marked(self, box: Box, name: str, value: str) -> None:
+        marker = f"{name}={value}".encode()
+        for _ in range(50):  # a fork bomb gets fifty sweeps, then the box is killed
+            left = [
+                p.id
+                for p in await asyncio.to_thread(self.processes, box)
+                if processes.environment_has(p.id, marker)
+            ]
+            if not left:
+                return
+            for process in left:
+                processes.kill(process)
+            for process in left:
+                await processes.wait_gone(process, KILL_SECONDS)
+        await self.kill(box.id)
+
+    def _write_etc(self) -> None:
+        self._etc.mkdir(parents=True, exist_ok=True)
+        for name, text in ETC.items():
+            path = self._etc / name
+            if not path.exists():
+                path.write_text(text)
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace").strip()[-2000:]
+
+
+async def _read_line(fd: int) -> bytes:
+    """The first line of a pipe; closes it."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    transport, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb")
+    )
+    try:
+        return await reader.readline()
+    finally:
+        transport.close()

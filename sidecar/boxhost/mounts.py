@@ -1,0 +1,234 @@
+"""Mounts: FUSE daemons on this host that serve one session's workspace each.
+
+`<data>/mounts/<session>/workspace` is the mountpoint; its parent is what a box gets bound.
+While nothing is mounted the directories are read-only, so that a write in between fails instead
+of landing beside the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sidecar.boxhost import namespaces, processes
+from sidecar.boxhost.processes import ProcessId
+from sidecar.boxhost.uids import Uids
+
+MOUNT_SECONDS = 20
+UNMOUNT_SECONDS = 40  # geesefs may stall ~28 s on an unmount with everything stored
+KILL_SECONDS = 10
+POLL_SECONDS = 0.01
+
+
+class MountFailed(Exception):
+    """The daemon did not bring the workspace up, or would not let go of it."""
+
+
+@dataclass(frozen=True)
+class Mount:
+    session_id: str
+    engine: str
+    daemon: ProcessId
+    path: Path
+
+    def alive(self) -> bool:
+        """Whether the daemon runs and its mount is in place; not whether it answers."""
+        return processes.alive(self.daemon) and _is_fuse(self.path)
+
+
+class Mounts:
+    """Starts, finds and ends mounts. Two of them on one directory see the same mounts."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._root = data_dir / "mounts"
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._logs = data_dir / "logs"
+        self._uids = Uids(data_dir)
+
+    def uid(self, session_id: str) -> int:
+        """Whom the workspace's files belong to on this host."""
+        uid = self._uids.of(session_id)
+        return os.geteuid() if uid is None else uid
+
+    def parent(self, session_id: str) -> Path:
+        """The directory to bind into a box; made if it is not there."""
+        self._share()
+        parent = self._root / session_id
+        mountpoint = parent / "workspace"
+        if not parent.exists():
+            parent.mkdir(parents=True)
+            mountpoint.mkdir(mode=0o555)
+            parent.chmod(0o555)
+        return parent
+
+    def get(self, session_id: str) -> Mount | None:
+        try:
+            record = json.loads(self._record(session_id).read_text())
+        except FileNotFoundError:
+            return None
+        return Mount(
+            session_id=session_id,
+            engine=record["engine"],
+            daemon=ProcessId(**record["daemon"]),
+            path=Path(record["path"]),
+        )
+
+    def all(self) -> list[Mount]:
+        found = (self.get(path.stem) for path in sorted(self._root.glob("*.json")))
+        return [mount for mount in found if mount is not None]
+
+    async def mount(
+        self, session_id: str, engine: str, argv: Sequence[str], env: Mapping[str, str]
+    ) -> Mount:
+        """Start the daemon and wait until its mount is in place.
+
+        Whatever served this session before is ended first, and its end is proven.
+        Raises: MountFailed.
+        """
+        await self.unmount(session_id)
+        path = self.parent(session_id) / "workspace"
+        self._logs.mkdir(parents=True, exist_ok=True)
+        log = self._logs / f"mount-{session_id}.log"
+        with log.open("wb") as log_file:
+            # Popen, not asyncio's: its transport would kill a daemon that is to outlive us.
+            daemon = subprocess.Popen(  # noqa: ASYNC220
+                list(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=log_file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd="/",
+                env=dict(env),
+            )
+        self._daemons[session_id] = daemon
+        identity = processes.identify(daemon.pid)
+        if identity is None:
+            raise MountFailed(f"{engine} ended at once: {_tail(log)}")
+        mount = Mount(session_id, engine, identity, path)
+        # Before it is up: a daemon without a record could never be fenced.
+        self._write_record(mount)
+        try:
+            async with asyncio.timeout(MOUNT_SECONDS):
+                while not _is_fuse(path):
+                    if daemon.poll() is not None:
+                        raise MountFailed(
+                            f"{engine} ended with code {daemon.returncode}: {_tail(log)}"
+                        )
+                    await asyncio.sleep(POLL_SECONDS)
+        except TimeoutError:
+            await self.unmount(session_id, gently=False)
+            raise MountFailed(
+                f"{engine} did not mount within {MOUNT_SECONDS} s: {_tail(log)}"
+            ) from None
+        return mount
+
+    async def unmount(self, session_id: str, *, gently: bool = True) -> bool:
+        """End the session's mount and prove it: unmounted, daemon exited. False if none was there.
+
+        Raises: MountFailed, when the daemon survives SIGKILL.
+        """
+        mount = self.get(session_id)
+        if mount is None:
+            return False
+        if gently and mount.alive():
+            await _run_umount(mount.path, lazy=False)
+            await processes.wait_gone(mount.daemon, KILL_SECONDS)
+        processes.kill(mount.daemon, signal.SIGKILL)
+        if not await processes.wait_gone(mount.daemon, KILL_SECONDS):
+            raise MountFailed(f"{mount.engine} daemon {mount.daemon.pid} survived SIGKILL")
+        # Only now: a lazy unmount under a living daemon would leave a writer nobody sees.
+        while _is_fuse(mount.path) and await _run_umount(mount.path, lazy=True):
+            pass
+        daemon = self._daemons.pop(session_id, None)
+        if daemon is not None:
+            await asyncio.to_thread(daemon.wait)
+        self._record(session_id).unlink(missing_ok=True)
+        return True
+
+    async def forget(self, session_id: str) -> bool:
+        """Unmount, and remove the session's directories and uid from this host."""
+        was_mounted = await self.unmount(session_id)
+        parent = self._root / session_id
+        if parent.exists() and not _is_fuse(parent / "workspace"):
+            parent.chmod(0o755)
+            shutil.rmtree(parent)
+        self._uids.release(session_id)
+        return was_mounted
+
+    async def stop_all(self) -> int:
+        """Unmount everything, also what a crash left without a record; how many there were."""
+        count = 0
+        for mount in self.all():
+            count += await self.unmount(mount.session_id)
+        for path in _mountpoints_below(self._root):
+            await _run_umount(path, lazy=True)
+        return count
+
+    def _share(self) -> None:
+        """Let mounts made later show up in boxes started earlier. Only root can; an ordinary
+        user's boxes see a remount where the distribution shares `/`, as systemd does."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        if os.geteuid() == 0 and self._root.resolve() not in _mountpoints_below(self._root):
+            root = str(self._root.resolve())
+            namespaces.mount(root, root, None, namespaces.MS_BIND)
+            namespaces.mount(None, root, None, namespaces.MS_SHARED)
+
+    def _record(self, session_id: str) -> Path:
+        return self._root / f"{session_id}.json"
+
+    def _write_record(self, mount: Mount) -> None:
+        record: dict[str, Any] = {**asdict(mount), "path": str(mount.path)}
+        new = self._root / f"{mount.session_id}.json.new"
+        new.write_text(json.dumps(record))
+        new.rename(self._record(mount.session_id))
+
+
+def _mountinfo() -> list[tuple[Path, str]]:
+    """Every mountpoint of this host with its file system, oldest first."""
+    found = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields = line.split()
+        path = fields[4].encode("latin-1").decode("unicode_escape")  # \040 for a space
+        found.append((Path(path), fields[fields.index("-") + 1]))
+    return found
+
+
+def _is_fuse(path: Path) -> bool:
+    resolved = path.parent.resolve() / path.name
+    return any(where == resolved and fs.startswith("fuse") for where, fs in _mountinfo())
+
+
+def _mountpoints_below(root: Path) -> list[Path]:
+    """Mountpoints at or under `root`, innermost and newest first."""
+    root = root.resolve()
+    return [path for path, _ in reversed(_mountinfo()) if path == root or root in path.parents]
+
+
+async def _run_umount(path: Path, *, lazy: bool) -> bool:
+    if os.geteuid() == 0:
+        command = ["umount", *(["-l"] if lazy else []), str(path)]
+    else:
+        tool = shutil.which("fusermount3") or shutil.which("fusermount") or "fusermount3"
+        command = [tool, "-uz" if lazy else "-u", str(path)]
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        async with asyncio.timeout(UNMOUNT_SECONDS):
+            return await process.wait() == 0
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        return False
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace").strip()[-1000:] or "it said nothing"

@@ -1,0 +1,140 @@
+"""Processes that are not our children: named by pid and start time, so that a reused pid is never
+mistaken for the one we knew."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class ProcessId:
+    """A process for all time: `started` is its start in clock ticks since boot."""
+
+    pid: int
+    started: int
+
+
+@dataclass(frozen=True)
+class ProcessInfo:
+    """A process as seen from the host. `inner_pid` is its pid inside its own PID namespace."""
+
+    id: ProcessId
+    inner_pid: int
+    argv: tuple[str, ...]
+    exe: str
+
+
+def identify(pid: int) -> ProcessId | None:
+    """The identity of the living process `pid`; None if there is none or it is a zombie."""
+    fields = _stat_fields(pid)
+    if fields is None or fields[0] in ("Z", "X"):
+        return None
+    return ProcessId(pid, int(fields[19]))
+
+
+def alive(process: ProcessId) -> bool:
+    return identify(process.pid) == process
+
+
+def kill(process: ProcessId, sig: int = signal.SIGKILL) -> bool:
+    """Signal exactly this process; False if it is gone."""
+    try:
+        fd = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        # The pidfd pins the pid, so that the check and the signal meet the same process.
+        if not alive(process):
+            return False
+        signal.pidfd_send_signal(fd, sig)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+async def wait_gone(process: ProcessId, bound: float) -> bool:
+    """Whether the process has ended within `bound` seconds. Works for strangers' children."""
+    return not alive(process) or await wait_pid(process.pid, bound) or not alive(process)
+
+
+async def wait_pid(pid: int, bound: float | None) -> bool:
+    """Whether whatever has this pid now has ended within `bound` seconds."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(fd, ended.set)
+    try:
+        async with asyncio.timeout(bound):
+            await ended.wait()
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(fd)
+        os.close(fd)
+    return True
+
+
+def in_pid_namespace(namespace: int) -> Iterator[ProcessInfo]:
+    """Every living process whose PID namespace has this inode number."""
+    link = f"pid:[{namespace}]"
+    for entry in PROC.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if str((entry / "ns" / "pid").readlink()) != link:
+                continue
+            process = identify(int(entry.name))
+            if process is None:
+                continue
+            argv = (entry / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+            yield ProcessInfo(
+                id=process,
+                inner_pid=_inner_pid(entry),
+                argv=tuple(arg.decode("utf-8", "replace") for arg in argv),
+                exe=_exe(entry),
+            )
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+
+
+def environment_has(process: ProcessId, marker: bytes) -> bool:
+    """Whether `NAME=value` stands in the environment the process was started with."""
+    try:
+        return marker in (PROC / str(process.pid) / "environ").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+
+
+def _exe(entry: Path) -> str:
+    try:
+        return str((entry / "exe").readlink())
+    except (FileNotFoundError, PermissionError):
+        return ""
+
+
+def _inner_pid(entry: Path) -> int:
+    for line in (entry / "status").read_text().splitlines():
+        if line.startswith("NSpid:"):
+            return int(line.split()[-1])
+    return 0
+
+
+def _stat_fields(pid: int) -> list[str] | None:
+    try:
+        stat = (PROC / str(pid) / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The command may hold spaces and parentheses: what follows the last one is regular.
+    return stat[stat.rindex(")") + 2 :].split()

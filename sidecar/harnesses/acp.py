@@ -1,0 +1,276 @@
+"""ACP over sandbox-agent's HTTP: requests go by POST, everything comes back by SSE.
+
+Two hazards shape it: past its timeout a POST never returns, and when the adapter dies a POST hangs.
+So an answer is taken from SSE, where it stands behind all that was said before it, and the
+adapter's death ends every request at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import httpx
+from httpx_sse import ServerSentEvent, aconnect_sse
+
+from contracts.errors import HarnessExited, HarnessStartFailed, PromptFailed, StreamGap
+from sidecar.providers.base import WORKSPACE
+from sidecar.tasks import Background, background
+
+START_SECONDS = 60
+CALL_SECONDS = 60
+DELETE_SECONDS = 2  # a delete of a live adapter may never answer, and has taken effect by then
+SSE_LAG_SECONDS = 5
+RECONNECT_TRIES = 5
+RECONNECT_SECONDS = 0.2
+PROTOCOL_VERSION = 1
+INITIALIZE = {
+    "protocolVersion": PROTOCOL_VERSION,
+    "clientCapabilities": {
+        "fs": {"readTextFile": False, "writeTextFile": False},
+        "terminal": False,
+    },
+    "clientInfo": {"name": "holdfast", "version": "1"},
+}
+
+# A message of the agent and the SSE id it came with.
+Received = tuple[int, dict[str, Any]]
+
+
+class AcpConnection:
+    """One adapter process behind sandbox-agent. `session` is the ACP session once there is one."""
+
+    def __init__(
+        self,
+        http: httpx.AsyncClient,
+        server_id: str,
+        agent: str,
+        *,
+        session: str | None = None,
+        last_event_id: int = 0,
+    ) -> None:
+        self._http = http
+        self.server_id = server_id
+        self._agent = agent
+        self.session = session
+        self.last_event_id = last_event_id
+        self._path = f"/v1/acp/{server_id}"
+        # Ids of one adapter must differ between the connections that have used it.
+        self._ids = (f"{secrets.token_hex(4)}-{n}" for n in itertools.count(1))
+        self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._received: asyncio.Queue[Received] = asyncio.Queue()
+        self._dead: HarnessExited | StreamGap | None = None
+        self._tasks: Background
+
+    @classmethod
+    async def start(cls, http: httpx.AsyncClient, server_id: str, agent: str) -> AcpConnection:
+        """Start an adapter. Raises: HarnessStartFailed."""
+        connection = cls(http, server_id, agent)
+        body = {"jsonrpc": "2.0", "id": "initialize", "method": "initialize", "params": INITIALIZE}
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                answer = await http.post(connection._path, params={"agent": agent}, json=body)
+        except (httpx.HTTPError, TimeoutError) as error:
+            raise HarnessStartFailed(f"{agent} did not start: {error or 'no answer'}") from error
+        if answer.status_code != httpx.codes.OK or "error" in answer.json():
+            raise HarnessStartFailed(f"{agent} did not start: {answer.text[:1000]}")
+        return connection
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        """Follow what the agent says, from where the last listener stopped."""
+        async with background() as tasks:
+            self._tasks = tasks
+            tasks.start(self._listen())
+            yield
+
+    async def _listen(self) -> None:
+        tries = 0
+        while self._dead is None:
+            before = self.last_event_id
+            try:
+                await self._follow_stream()
+            except httpx.HTTPError:
+                pass
+            except StreamGap as gap:
+                self._die(gap)
+                return
+            tries = 0 if self.last_event_id != before else tries + 1
+            if tries >= RECONNECT_TRIES:
+                self._die(HarnessExited("sandbox-agent does not answer any more"))
+                return
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+    async def _follow_stream(self) -> None:
+        headers = {"last-event-id": str(self.last_event_id)}
+        timeout = httpx.Timeout(10, read=None)
+        async with aconnect_sse(
+            self._http, "GET", self._path, headers=headers, timeout=timeout
+        ) as source:
+            source.response.raise_for_status()
+            async for event in source.aiter_sse():
+                self._take(event)
+                if self._dead is not None:
+                    return
+
+    def _take(self, event: ServerSentEvent) -> None:
+        if not event.data:
+            return
+        number = int(event.id) if event.id.isdigit() else self.last_event_id + 1
+        # The ring of sandbox-agent forgets silently: only a hole in the ids tells.
+        if number > self.last_event_id + 1:
+            missing = number - self.last_event_id - 1
+            raise StreamGap(f"{missing} events of {self._agent} were lost on the way")
+        if number <= self.last_event_id:
+            return
+        self.last_event_id = number
+        try:
+            message = json.loads(event.data)
+        except ValueError:
+            message = {"unparsed": event.data}
+        if not isinstance(message, dict):
+            message = {"unparsed": message}
+        if "method" not in message and "id" in message:
+            self._answer(str(message["id"]), message)
+        elif message.get("method") == "_adapter/agent_exited":
+            detail = json.dumps(message.get("params", {}))[:500]
+            self._die(HarnessExited(f"{self._agent} exited: {detail}"))
+        else:
+            self._received.put_nowait((number, message))
+
+    def _answer(self, request_id: str, message: dict[str, Any]) -> None:
+        future = self._waiting.pop(request_id, None)
+        if future is not None and not future.done():
+            future.set_result(message)
+
+    def _die(self, error: HarnessExited | StreamGap) -> None:
+        self._dead = error
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(error)
+        self._waiting.clear()
+
+    def lost(self, error: HarnessExited) -> None:
+        """Told from outside that the harness is dead, which the stream does not always say."""
+        self._die(error)
+
+    async def request(
+        self, method: str, params: Mapping[str, Any], *, bound: float | None = CALL_SECONDS
+    ) -> dict[str, Any]:
+        """Call the agent, while listening, and return its result.
+
+        Raises: PromptFailed, when it answers with an error; HarnessExited; StreamGap.
+        """
+        if self._dead is not None:
+            raise self._dead
+        request_id = next(self._ids)
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[request_id] = future
+        body = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": dict(params)}
+        post = self._tasks.start(self._post_for(request_id, body, future))
+        try:
+            async with asyncio.timeout(bound):
+                answer = await future
+        except TimeoutError:
+            raise HarnessExited(f"{self._agent} did not answer {method} in {bound} s") from None
+        finally:
+            self._waiting.pop(request_id, None)
+            post.cancel()
+        if "error" in answer:
+            raise PromptFailed(f"{self._agent}: {_error_text(answer['error'])}", method=method)
+        result = answer.get("result")
+        return result if isinstance(result, dict) else {}
+
+    async def _post_for(
+        self, request_id: str, body: Mapping[str, Any], answered: asyncio.Future[dict[str, Any]]
+    ) -> None:
+        try:
+            answer = await self._http.post(
+                self._path, json=body, timeout=httpx.Timeout(10, read=None)
+            )
+            message = answer.json()
+        except (httpx.HTTPError, ValueError):
+            return  # SSE brings the answer, or the listener notices that all is lost
+        if answer.is_error:
+            message = {"error": {"message": answer.text[:1000]}}
+        else:
+            # SSE brings the same answer behind everything that was said before it.
+            await asyncio.wait({answered}, timeout=SSE_LAG_SECONDS)
+        if isinstance(message, dict):
+            self._answer(request_id, message)
+
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        body = {"jsonrpc": "2.0", "method": method, "params": dict(params)}
+        with contextlib.suppress(httpx.HTTPError):
+            await self._http.post(self._path, json=body, timeout=10)
+
+    async def respond(self, request_id: Any, result: Mapping[str, Any]) -> None:
+        body = {"jsonrpc": "2.0", "id": request_id, "result": dict(result)}
+        with contextlib.suppress(httpx.HTTPError):
+            await self._http.post(self._path, json=body, timeout=10)
+
+    async def received(self) -> Received:
+        """The next message of the agent that is not an answer."""
+        return await self._received.get()
+
+    def drain(self) -> list[Received]:
+        """What has come and was not taken yet."""
+        taken = []
+        while not self._received.empty():
+            taken.append(self._received.get_nowait())
+        return taken
+
+    async def new_session(self) -> dict[str, Any]:
+        opened = await self.request("session/new", {"cwd": WORKSPACE, "mcpServers": []})
+        self.session = str(opened["sessionId"])
+        return opened
+
+    async def load_session(self, session: str) -> dict[str, Any]:
+        """Bring a session back from the harness's own state, without its replay.
+
+        Raises: PromptFailed, when the harness has no such session.
+        """
+        params = {"sessionId": session, "cwd": WORKSPACE, "mcpServers": []}
+        opened = await self.request("session/load", params)
+        self.session = session
+        self.drain()
+        return opened
+
+    async def set_mode(self, mode: str) -> None:
+        await self.request("session/set_mode", {"sessionId": self.session, "modeId": mode})
+
+    async def set_option(self, option: str, value: str) -> None:
+        await self.request(
+            "session/set_config_option",
+            {"sessionId": self.session, "configId": option, "value": value},
+        )
+
+    async def prompt(self, text: str) -> dict[str, Any]:
+        """Returns when the turn is over, however long that takes."""
+        params = {"sessionId": self.session, "prompt": [{"type": "text", "text": text}]}
+        return await self.request("session/prompt", params, bound=None)
+
+    async def cancel(self) -> None:
+        await self.notify("session/cancel", {"sessionId": self.session})
+
+    async def close_session(self) -> None:
+        await self.request("session/close", {"sessionId": self.session})
+
+    async def delete(self) -> None:
+        """End the adapter. Bounded: it has taken effect even when it does not answer."""
+        with contextlib.suppress(httpx.HTTPError, TimeoutError):
+            async with asyncio.timeout(DELETE_SECONDS):
+                await self._http.delete(self._path)
+
+
+def _error_text(error: Any) -> str:
+    if not isinstance(error, dict):
+        return str(error)
+    data = error.get("data")
+    detail = f" ({json.dumps(data)[:1000]})" if data else ""
+    return f"{error.get('message', error)}{detail}"

@@ -1,0 +1,86 @@
+"""sandbox-agent in a sandbox: started there, reached through the sandbox's endpoint.
+
+It runs without a token of its own: its port is inside the sandbox's empty network, and the only way
+in is a socket that the host alone may open (docs/adr/0004-sandbox-agent-without-token.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+
+import httpx
+
+from contracts.errors import FileMissing, HarnessStartFailed, Unreachable
+from sidecar.providers.base import HOME, Command, Sandbox
+
+PORT = 2468
+START_SECONDS = 20
+POLL_SECONDS = 0.01
+LOG = "/tmp/sandbox-agent.log"
+BIN = "/opt/harness/bin"
+ENVIRONMENT = {
+    "PATH": f"{BIN}:/opt/node/bin:/usr/bin:/bin",
+    "HOME": HOME,
+    "USER": "agent",
+    "SHELL": "/bin/bash",
+    "LANG": "C.UTF-8",
+    "TMPDIR": "/tmp",
+    "SANDBOX_AGENT_REQUIRE_PREINSTALL": "1",
+    # Its default cuts a turn off after two minutes; the end of a turn is ours to judge.
+    "SANDBOX_AGENT_ACP_REQUEST_TIMEOUT_MS": "86400000",
+}
+# Constant text: the command comes as arguments.
+START_SCRIPT = f'exec "$@" >{LOG} 2>&1'
+
+
+@contextlib.asynccontextmanager
+async def connect(sandbox: Sandbox) -> AsyncIterator[httpx.AsyncClient]:
+    """An HTTP client of the sandbox's agent server."""
+    endpoint = sandbox.endpoint(PORT)
+    transport = httpx.AsyncHTTPTransport(uds=endpoint.socket) if endpoint.socket else None
+    async with httpx.AsyncClient(
+        base_url=endpoint.base_url,
+        headers=dict(endpoint.headers),
+        transport=transport,
+        timeout=30,
+        trust_env=False,
+        limits=httpx.Limits(max_keepalive_connections=4),
+    ) as http:
+        yield http
+
+
+async def ensure_running(sandbox: Sandbox, http: httpx.AsyncClient, env: Mapping[str, str]) -> None:
+    """Start the agent server unless it answers. Raises: HarnessStartFailed, Unreachable."""
+    if await _healthy(http):
+        return
+    server = [f"{BIN}/sandbox-agent", "server", "--no-token", "--no-telemetry"]
+    server += ["--host", "127.0.0.1", "--port", str(PORT)]
+    await sandbox.spawn(
+        Command(["/bin/sh", "-c", START_SCRIPT, "sh", *server], env={**ENVIRONMENT, **env})
+    )
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            while True:
+                if await _healthy(http):
+                    return
+                await asyncio.sleep(POLL_SECONDS)
+    except TimeoutError:
+        raise HarnessStartFailed(
+            f"sandbox-agent did not answer in {START_SECONDS} s: {await _log(sandbox)}"
+        ) from None
+
+
+async def _healthy(http: httpx.AsyncClient) -> bool:
+    try:
+        return (await http.get("/v1/health", timeout=5)).is_success
+    except httpx.HTTPError:
+        return False
+
+
+async def _log(sandbox: Sandbox) -> str:
+    try:
+        return (await sandbox.read(LOG)).decode("utf-8", "replace").strip()[-1000:]
+    except (FileMissing, Unreachable) as error:
+        return str(error)

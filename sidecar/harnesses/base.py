@@ -1,0 +1,57 @@
+"""The harness contract: what a harness needs in its HOME and environment, and its few habits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from sidecar.harnesses.acp import AcpConnection
+
+GATEWAY_TOKEN = "holdfast"
+SCRIPTED_MODEL = "scripted-1"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a turn asks of the harness. None leaves it to the harness."""
+
+    model: str | None = None
+    reasoning: str | None = None
+
+
+class Harness(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def family(self) -> str:
+        """Whose protocol it speaks to the gateway: anthropic or openai."""
+        ...
+
+    @property
+    def efforts(self) -> tuple[str, ...]:
+        """The words it knows for how hard to think."""
+        ...
+
+    @property
+    def reload_after_cancel(self) -> bool:
+        """Whether a cancelled tool lives on until the session is closed and loaded again."""
+        ...
+
+    def home(self, gateway: str, choice: Choice) -> Mapping[str, str]:
+        """Files under HOME, by path; read when the adapter starts."""
+        ...
+
+    def env(self, gateway: str) -> Mapping[str, str]: ...
+
+    async def configure(
+        self, acp: AcpConnection, opened: Mapping[str, Any], choice: Choice
+    ) -> None:
+        """After every `session/new` and `session/load`: the mode, and what no file can say.
+
+        `opened` is the answer to it. Raises: UnsupportedChoice, HarnessError.
+        """
+        ...

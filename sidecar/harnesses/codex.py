@@ -1,0 +1,50 @@
+"""Codex, through codex-acp."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sidecar.harnesses.acp import AcpConnection
+from sidecar.harnesses.base import GATEWAY_TOKEN, SCRIPTED_MODEL, Choice
+
+
+class Codex:
+    name = "codex"
+    title = "Codex"
+    family = "openai"
+    efforts = ("minimal", "low", "medium", "high")
+    reload_after_cancel = True
+
+    def home(self, gateway: str, choice: Choice) -> Mapping[str, str]:
+        # JSON strings are TOML strings: quoting a model's name cannot break out.
+        lines = [
+            f"model = {json.dumps(choice.model or SCRIPTED_MODEL)}",
+            'model_provider = "gateway"',
+            'approval_policy = "never"',
+            'sandbox_mode = "danger-full-access"',
+            "check_for_update_on_startup = false",
+        ]
+        if choice.reasoning is not None:
+            lines.append(f"model_reasoning_effort = {json.dumps(choice.reasoning)}")
+        lines += [
+            "[model_providers.gateway]",
+            'name = "gateway"',
+            f"base_url = {json.dumps(gateway + '/v1')}",
+            'env_key = "GATEWAY_TOKEN"',
+            'wire_api = "responses"',
+            "[analytics]",
+            "enabled = false",
+        ]
+        return {".codex/config.toml": "\n".join(lines) + "\n"}
+
+    def env(self, gateway: str) -> Mapping[str, str]:
+        # codex-acp ignores approval_policy and sandbox_mode and starts in a mode whose own
+        # sandbox fails every command where it cannot start, while the turn still ends well.
+        return {"GATEWAY_TOKEN": GATEWAY_TOKEN, "INITIAL_AGENT_MODE": "agent-full-access"}
+
+    async def configure(
+        self, acp: AcpConnection, opened: Mapping[str, Any], choice: Choice
+    ) -> None:
+        await acp.set_mode("agent-full-access")  # it does not survive a load

@@ -1,0 +1,1 @@
+"""Where sandboxes come from: one file per provider behind one contract (base.py)."""

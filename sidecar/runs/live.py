@@ -1,0 +1,81 @@
+"""What is known of a session's sandbox between turns; on disk, so that it outlives a restart."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import UUID
+
+from sidecar.harnesses.base import Choice
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A harness process that waits for the next prompt."""
+
+    server_id: str
+    session: str
+    last_event_id: int
+    choice: Choice
+
+
+@dataclass(frozen=True)
+class Live:
+    session_id: UUID
+    provider: str
+    sandbox_id: str
+    adapters: dict[str, Adapter] = field(default_factory=dict)
+    warm_until: datetime | None = None
+
+    def with_adapter(self, harness: str, adapter: Adapter | None) -> Live:
+        others = {name: known for name, known in self.adapters.items() if name != harness}
+        return replace(self, adapters=others if adapter is None else {**others, harness: adapter})
+
+    def warm_for(self, seconds: float | None) -> Live:
+        until = None if seconds is None else datetime.now(UTC) + timedelta(seconds=seconds)
+        return replace(self, warm_until=until)
+
+
+class LiveSandboxes:
+    """One file per session that has a sandbox."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._dir = data_dir / "live"
+        self._dir.mkdir(parents=True, exist_ok=True)
+
+    def get(self, session_id: UUID) -> Live | None:
+        try:
+            record = json.loads(self._path(session_id).read_text())
+        except FileNotFoundError:
+            return None
+        until = record["warm_until"]
+        return Live(
+            session_id=session_id,
+            provider=record["provider"],
+            sandbox_id=record["sandbox_id"],
+            adapters={
+                name: Adapter(**{**known, "choice": Choice(**known["choice"])})
+                for name, known in record["adapters"].items()
+            },
+            warm_until=None if until is None else datetime.fromisoformat(until),
+        )
+
+    def all(self) -> list[Live]:
+        found = (self.get(UUID(path.stem)) for path in sorted(self._dir.glob("*.json")))
+        return [live for live in found if live is not None]
+
+    def put(self, live: Live) -> None:
+        record = asdict(live)
+        record["session_id"] = str(live.session_id)
+        record["warm_until"] = None if live.warm_until is None else live.warm_until.isoformat()
+        new = self._path(live.session_id).with_suffix(".new")
+        new.write_text(json.dumps(record))
+        new.rename(self._path(live.session_id))
+
+    def drop(self, session_id: UUID) -> None:
+        self._path(session_id).unlink(missing_ok=True)
+
+    def _path(self, session_id: UUID) -> Path:
+        return self._dir / f"{session_id}.json"

@@ -1,0 +1,205 @@
+"""Which sandbox a session's turn runs in: the living one, or a new one when it is proven gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from uuid import UUID
+
+from contracts import events
+from contracts.bodies import Killed, Released, RunRequest, SandboxBody
+from contracts.errors import HoldfastError, SandboxGone
+from sidecar.providers import registry
+from sidecar.providers.base import SandboxSpec, Status
+from sidecar.runs.gateway import Gateway
+from sidecar.runs.live import Live, LiveSandboxes
+from sidecar.workspace.choice import EngineChoice
+from sidecar.workspace.engine import DurableSandbox, HostMounted
+
+log = logging.getLogger(__name__)
+
+Emit = Callable[[events.EventBase], Awaitable[None]]
+REAP_SECONDS = 0.5
+
+
+class Sandboxes:
+    """The sandboxes of all sessions. One turn at a time touches a session's."""
+
+    def __init__(
+        self,
+        providers: Mapping[str, HostMounted],
+        engine: EngineChoice,
+        gateway: Gateway,
+        live: LiveSandboxes,
+        warm_seconds: float,
+    ) -> None:
+        self.providers = providers
+        self.engine = engine
+        self._gateway = gateway
+        self.live = live
+        self._warm_seconds = warm_seconds
+        self._locks: defaultdict[UUID, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    def lock(self, session_id: UUID) -> asyncio.Lock:
+        """Held by whoever creates, uses or ends the session's sandbox."""
+        return self._locks[session_id]
+
+    async def acquire(self, request: RunRequest, emit: Emit) -> tuple[DurableSandbox, Live]:
+        """The session's sandbox, its workspace mounted and probed.
+
+        Raises: SandboxError, MountFailed, StoreUnavailable, Unavailable.
+        """
+        live = self.live.get(request.session_id)
+        if live is not None and live.provider != request.provider:
+            await self.end(live, emit)
+            live = None
+        if live is not None:
+            sandbox = await self._attach(live, emit)
+            if sandbox is not None:
+                live = live.warm_for(None)
+                self.live.put(live)
+                return sandbox, live
+        return await self._create(request, emit)
+
+    async def _attach(self, live: Live, emit: Emit) -> DurableSandbox | None:
+        provider = self.providers[live.provider]
+        try:
+            sandbox = await provider.attach(live.sandbox_id)
+        except SandboxGone as gone:
+            await emit(
+                events.SandboxGone(
+                    provider=live.provider, sandbox_id=live.sandbox_id, reason=gone.message
+                )
+            )
+            self.live.drop(live.session_id)
+            return None
+        await emit(events.SandboxAttached(provider=live.provider, sandbox_id=live.sandbox_id))
+        report = sandbox.report
+        if report.lost:
+            await emit(events.MountLost(engine=report.engine, reason=report.lost))
+        if report.fresh:
+            await emit(events.MountRestored(engine=report.engine, took=report.took))
+        return sandbox
+
+    async def _create(self, request: RunRequest, emit: Emit) -> tuple[DurableSandbox, Live]:
+        provider = self.providers[registry.check(request.provider).name]
+        session = str(request.session_id)
+        # A box without a record of ours (a crash between the two) must not get a rival.
+        async for stray in provider.list({"session": session}):
+            await provider.destroy(stray.sandbox_id)
+        started = time.monotonic()
+        await emit(events.SandboxCreating(provider=request.provider))
+        sandbox = await provider.create(
+            SandboxSpec(
+                key=f"{session}-{request.epoch}",
+                session_id=session,
+                labels={"session": session, "epoch": str(request.epoch)},
+                gateway_socket=await self._gateway.open(session),
+            )
+        )
+        live = Live(request.session_id, request.provider, sandbox.id)
+        self.live.put(live)
+        report = sandbox.report
+        await emit(events.MountReady(engine=report.engine, why=self.engine.why, took=report.took))
+        took = time.monotonic() - started
+        await emit(events.SandboxReady(provider=request.provider, sandbox_id=sandbox.id, took=took))
+        return sandbox, live
+
+    async def keep_warm(self, live: Live, emit: Emit) -> None:
+        """After a turn: wait for the next one, or end at once when nothing is to be kept."""
+        if self._warm_seconds <= 0:
+            await self.end(live, emit)
+        else:
+            self.live.put(live.warm_for(self._warm_seconds))
+
+    async def end(self, live: Live, emit: Emit) -> None:
+        """Destroy the sandbox, let its mount go."""
+        provider = self.providers[live.provider]
+        await provider.destroy(live.sandbox_id)
+        await provider.release(str(live.session_id))
+        self.live.drop(live.session_id)
+        status = await provider.status(live.sandbox_id)
+        await emit(
+            events.SandboxDestroyed(
+                provider=live.provider, sandbox_id=live.sandbox_id, proof=f"status is {status}"
+            )
+        )
+
+    async def kill(self, session_id: UUID) -> Killed:
+        """SIGKILL, with no regard for a running turn: that is what it is for. The record stays, so
+        that the next turn finds the sandbox gone and says so."""
+        live = self.live.get(session_id)
+        if live is None:
+            return Killed(session_id=session_id, killed=False)
+        killed = await self.providers[live.provider].destroy(live.sandbox_id)
+        return Killed(session_id=session_id, killed=killed, sandbox_id=live.sandbox_id)
+
+    async def release(self, session_id: UUID) -> Released:
+        """Everything of a session that is being deleted."""
+        session = str(session_id)
+        sandboxes = mounts = 0
+        async with self.lock(session_id):
+            for provider in self.providers.values():
+                async for info in provider.list({"session": session}):
+                    sandboxes += await provider.destroy(info.sandbox_id)
+                mounts += await provider.release(session, forget=True)
+            self.live.drop(session_id)
+            await self._gateway.close_session(session)
+        self._locks.pop(session_id, None)
+        return Released(session_id=session_id, sandboxes=sandboxes, mounts=mounts)
+
+    async def list(self) -> list[SandboxBody]:
+        """What the providers say is there, with what we know of it."""
+        known = {live.sandbox_id: live for live in self.live.all()}
+        found = []
+        for provider in self.providers.values():
+            async for info in provider.list({}):
+                live = known.get(info.sandbox_id)
+                found.append(
+                    SandboxBody(
+                        session_id=UUID(info.labels["session"]),
+                        sandbox_id=info.sandbox_id,
+                        provider=provider.name,
+                        state=info.status.value,
+                        engine=self.engine.name,
+                        created_at=datetime.fromisoformat(info.created_at),
+                        warm_until=live.warm_until if live else None,
+                    )
+                )
+        return found
+
+    async def reap(self) -> None:
+        """For ever: end what was kept warm long enough, and mounts whose sandbox was killed."""
+        while True:
+            for live in self.live.all():
+                if live.warm_until is not None and live.warm_until <= datetime.now(UTC):
+                    await self._reap_one(live.session_id)
+            await asyncio.sleep(REAP_SECONDS)
+
+    async def _reap_one(self, session_id: UUID) -> None:
+        if self.lock(session_id).locked():
+            return
+        async with self.lock(session_id):
+            live = self.live.get(session_id)
+            if live is None or live.warm_until is None or live.warm_until > datetime.now(UTC):
+                return
+            try:
+                await self.end(live, _silent)
+                log.info("sandbox %s ended after its warm time", live.sandbox_id)
+            except HoldfastError as error:
+                log.warning("sandbox %s did not end, trying again: %s", live.sandbox_id, error)
+
+    async def alive(self, live: Live) -> bool:
+        with contextlib.suppress(HoldfastError):
+            status = await self.providers[live.provider].status(live.sandbox_id)
+            return status is Status.RUNNING
+        return False
+
+
+async def _silent(_: events.EventBase) -> None:
+    """A sandbox that ends between turns has no turn to tell."""

@@ -1,0 +1,97 @@
+"""The store as the sidecar sees it: the independent witness of what a mount claims."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import aioboto3
+from aiobotocore.config import AioConfig
+from botocore.exceptions import BotoCoreError, ClientError
+
+from contracts.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from types_aiobotocore_s3 import S3Client
+
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class StoreAddress:
+    endpoint: str
+    access_key: str
+    secret_key: str
+    bucket: str
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    key: str
+    size: int
+    etag: str
+
+
+class Store:
+    """Reads under one bucket. Raises, in every call: StoreUnavailable."""
+
+    def __init__(self, client: S3Client, bucket: str) -> None:
+        self._client = client
+        self.bucket = bucket
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def open(cls, address: StoreAddress) -> AsyncIterator[Store]:
+        config = AioConfig(
+            s3={"addressing_style": "path"},
+            retries={"max_attempts": 3, "mode": "standard"},
+            connect_timeout=5,
+            read_timeout=60,
+            max_pool_connections=32,
+        )
+        async with aioboto3.Session().client(
+            "s3",
+            endpoint_url=address.endpoint,
+            aws_access_key_id=address.access_key,
+            aws_secret_access_key=address.secret_key,
+            region_name="us-east-1",
+            config=config,
+        ) as client:
+            yield cls(client, address.bucket)
+
+    async def list(self, prefix: str) -> dict[str, StoredObject]:
+        """Every object under the prefix by key without it; directory markers left out."""
+        found = {}
+        with _store_errors("list"):
+            pages = self._client.get_paginator("list_objects_v2")
+            async for page in pages.paginate(Bucket=self.bucket, Prefix=prefix):
+                for item in page.get("Contents", []):
+                    key = item["Key"].removeprefix(prefix)
+                    if key and not key.endswith("/"):
+                        found[key] = StoredObject(key, item["Size"], item["ETag"].strip('"'))
+        return found
+
+    async def sha256(self, key: str) -> str | None:
+        """The hash of an object's content as the store gives it; None if there is none."""
+        digest = hashlib.sha256()
+        with _store_errors("read"):
+            try:
+                answer = await self._client.get_object(Bucket=self.bucket, Key=key)
+            except self._client.exceptions.NoSuchKey:
+                return None
+            async for data in answer["Body"].iter_chunks(CHUNK):
+                digest.update(data)
+        return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _store_errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (ClientError, BotoCoreError, OSError) as error:
+        raise StoreUnavailable(
+            f"the store cannot {what}: {error}", hint="Is SeaweedFS up? `holdfast status` tells."
+        ) from error
