@@ -167,15 +167,20 @@ class ToolCall(EventBase):
 
 
 class ToolUpdate(EventBase):
+    """News of a running tool: `output` is all so far, `output_delta` goes behind what was there."""
+
     type: Literal["tool.update"] = "tool.update"
     tool_call_id: Text
     title: Text | None = None
     status: str | None = None
     input: Any = None
     output: Text | None = None
+    output_delta: Text | None = None
 
 
 class ToolResult(EventBase):
+    """The end of a tool call, with its whole output."""
+
     type: Literal["tool.result"] = "tool.result"
     tool_call_id: Text
     status: Literal["completed", "failed"]

@@ -290,6 +290,7 @@ class Boxes:
             path = self._etc / name
             if not path.exists():
                 path.write_text(text)
+                path.chmod(0o644)  # whatever our umask: the box's user reads it
 
 
 def _tail(log: Path) -> str:

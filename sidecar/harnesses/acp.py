@@ -15,19 +15,21 @@ import secrets
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-import httpx
-from httpx_sse import ServerSentEvent, aconnect_sse
+import aiohttp
 
 from contracts.errors import HarnessExited, HarnessStartFailed, PromptFailed, StreamGap
+from sidecar.harnesses import sse
 from sidecar.providers.base import WORKSPACE
 from sidecar.tasks import Background, background
 
 START_SECONDS = 60
 CALL_SECONDS = 60
+SEND_SECONDS = 10
 DELETE_SECONDS = 2  # a delete of a live adapter may never answer, and has taken effect by then
 SSE_LAG_SECONDS = 5
 RECONNECT_TRIES = 5
 RECONNECT_SECONDS = 0.2
+UNBOUNDED = aiohttp.ClientTimeout(total=None)  # a turn takes as long as it takes
 PROTOCOL_VERSION = 1
 INITIALIZE = {
     "protocolVersion": PROTOCOL_VERSION,
@@ -47,7 +49,7 @@ class AcpConnection:
 
     def __init__(
         self,
-        http: httpx.AsyncClient,
+        http: aiohttp.ClientSession,
         server_id: str,
         agent: str,
         *,
@@ -68,17 +70,20 @@ class AcpConnection:
         self._tasks: Background
 
     @classmethod
-    async def start(cls, http: httpx.AsyncClient, server_id: str, agent: str) -> AcpConnection:
+    async def start(cls, http: aiohttp.ClientSession, server_id: str, agent: str) -> AcpConnection:
         """Start an adapter. Raises: HarnessStartFailed."""
         connection = cls(http, server_id, agent)
         body = {"jsonrpc": "2.0", "id": "initialize", "method": "initialize", "params": INITIALIZE}
         try:
-            async with asyncio.timeout(START_SECONDS):
-                answer = await http.post(connection._path, params={"agent": agent}, json=body)
-        except (httpx.HTTPError, TimeoutError) as error:
+            async with (
+                asyncio.timeout(START_SECONDS),
+                http.post(connection._path, params={"agent": agent}, json=body) as answer,
+            ):
+                text = await answer.text()
+        except (aiohttp.ClientError, TimeoutError) as error:
             raise HarnessStartFailed(f"{agent} did not start: {error or 'no answer'}") from error
-        if answer.status_code != httpx.codes.OK or "error" in answer.json():
-            raise HarnessStartFailed(f"{agent} did not start: {answer.text[:1000]}")
+        if not answer.ok or "error" in _object(text):
+            raise HarnessStartFailed(f"{agent} did not start: {text[:1000]}")
         return connection
 
     @contextlib.asynccontextmanager
@@ -95,7 +100,7 @@ class AcpConnection:
             before = self.last_event_id
             try:
                 await self._follow_stream()
-            except httpx.HTTPError:
+            except (aiohttp.ClientError, sse.EventTooLong, TimeoutError):
                 pass
             except StreamGap as gap:
                 self._die(gap)
@@ -107,21 +112,16 @@ class AcpConnection:
             await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _follow_stream(self) -> None:
-        headers = {"last-event-id": str(self.last_event_id)}
-        timeout = httpx.Timeout(10, read=None)
-        async with aconnect_sse(
-            self._http, "GET", self._path, headers=headers, timeout=timeout
-        ) as source:
-            source.response.raise_for_status()
-            async for event in source.aiter_sse():
+        headers = {"accept": "text/event-stream", "last-event-id": str(self.last_event_id)}
+        async with self._http.get(self._path, headers=headers, timeout=UNBOUNDED) as response:
+            response.raise_for_status()
+            async for event in sse.events(response):
                 self._take(event)
                 if self._dead is not None:
                     return
 
-    def _take(self, event: ServerSentEvent) -> None:
-        if not event.data:
-            return
-        number = int(event.id) if event.id.isdigit() else self.last_event_id + 1
+    def _take(self, event: sse.ServerSentEvent) -> None:
+        number = self.last_event_id + 1 if event.id is None else event.id
         # The ring of sandbox-agent forgets silently: only a hole in the ids tells.
         if number > self.last_event_id + 1:
             missing = number - self.last_event_id - 1
@@ -129,12 +129,7 @@ class AcpConnection:
         if number <= self.last_event_id:
             return
         self.last_event_id = number
-        try:
-            message = json.loads(event.data)
-        except ValueError:
-            message = {"unparsed": event.data}
-        if not isinstance(message, dict):
-            message = {"unparsed": message}
+        message = _object(event.data)
         if "method" not in message and "id" in message:
             self._answer(str(message["id"]), message)
         elif message.get("method") == "_adapter/agent_exited":
@@ -190,29 +185,28 @@ class AcpConnection:
         self, request_id: str, body: Mapping[str, Any], answered: asyncio.Future[dict[str, Any]]
     ) -> None:
         try:
-            answer = await self._http.post(
-                self._path, json=body, timeout=httpx.Timeout(10, read=None)
-            )
-            message = answer.json()
-        except (httpx.HTTPError, ValueError):
+            async with self._http.post(self._path, json=body, timeout=UNBOUNDED) as answer:
+                text = await answer.text()
+        except (aiohttp.ClientError, TimeoutError):
             return  # SSE brings the answer, or the listener notices that all is lost
-        if answer.is_error:
-            message = {"error": {"message": answer.text[:1000]}}
-        else:
+        if answer.ok:
+            message = _object(text)
             # SSE brings the same answer behind everything that was said before it.
             await asyncio.wait({answered}, timeout=SSE_LAG_SECONDS)
-        if isinstance(message, dict):
-            self._answer(request_id, message)
+        else:
+            message = {"error": {"message": text[:1000]}}
+        self._answer(request_id, message)
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        body = {"jsonrpc": "2.0", "method": method, "params": dict(params)}
-        with contextlib.suppress(httpx.HTTPError):
-            await self._http.post(self._path, json=body, timeout=10)
+        await self._send({"jsonrpc": "2.0", "method": method, "params": dict(params)})
 
     async def respond(self, request_id: Any, result: Mapping[str, Any]) -> None:
-        body = {"jsonrpc": "2.0", "id": request_id, "result": dict(result)}
-        with contextlib.suppress(httpx.HTTPError):
-            await self._http.post(self._path, json=body, timeout=10)
+        await self._send({"jsonrpc": "2.0", "id": request_id, "result": dict(result)})
+
+    async def _send(self, body: Mapping[str, Any]) -> None:
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            async with asyncio.timeout(SEND_SECONDS), self._http.post(self._path, json=body):
+                pass
 
     async def received(self) -> Received:
         """The next message of the agent that is not an answer."""
@@ -263,9 +257,18 @@ class AcpConnection:
 
     async def delete(self) -> None:
         """End the adapter. Bounded: it has taken effect even when it does not answer."""
-        with contextlib.suppress(httpx.HTTPError, TimeoutError):
-            async with asyncio.timeout(DELETE_SECONDS):
-                await self._http.delete(self._path)
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            async with asyncio.timeout(DELETE_SECONDS), self._http.delete(self._path):
+                pass
+
+
+def _object(text: str) -> dict[str, Any]:
+    """The JSON object in `text`; anything else is kept under a name of ours."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = text
+    return found if isinstance(found, dict) else {"unparsed": found}
 
 
 def _error_text(error: Any) -> str:

@@ -10,13 +10,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 
-import httpx
+import aiohttp
 
 from contracts.errors import FileMissing, HarnessStartFailed, Unreachable
 from sidecar.providers.base import HOME, Command, Sandbox
 
 PORT = 2468
 START_SECONDS = 20
+CALL_SECONDS = 60
 POLL_SECONDS = 0.01
 LOG = "/tmp/sandbox-agent.log"
 BIN = "/opt/harness/bin"
@@ -36,22 +37,23 @@ START_SCRIPT = f'exec "$@" >{LOG} 2>&1'
 
 
 @contextlib.asynccontextmanager
-async def connect(sandbox: Sandbox) -> AsyncIterator[httpx.AsyncClient]:
+async def connect(sandbox: Sandbox) -> AsyncIterator[aiohttp.ClientSession]:
     """An HTTP client of the sandbox's agent server."""
     endpoint = sandbox.endpoint(PORT)
-    transport = httpx.AsyncHTTPTransport(uds=endpoint.socket) if endpoint.socket else None
-    async with httpx.AsyncClient(
-        base_url=endpoint.base_url,
-        headers=dict(endpoint.headers),
-        transport=transport,
-        timeout=30,
-        trust_env=False,
-        limits=httpx.Limits(max_keepalive_connections=4),
+    # aiohttp, not httpx: every turn ends by cancelling a read, which over a unix socket httpx's
+    # backend answers now and then with an InvalidStateError in the log.
+    async with aiohttp.ClientSession(
+        endpoint.base_url,
+        connector=aiohttp.UnixConnector(endpoint.socket) if endpoint.socket else None,
+        headers=endpoint.headers,
+        timeout=aiohttp.ClientTimeout(total=CALL_SECONDS),
     ) as http:
         yield http
 
 
-async def ensure_running(sandbox: Sandbox, http: httpx.AsyncClient, env: Mapping[str, str]) -> None:
+async def ensure_running(
+    sandbox: Sandbox, http: aiohttp.ClientSession, env: Mapping[str, str]
+) -> None:
     """Start the agent server unless it answers. Raises: HarnessStartFailed, Unreachable."""
     if await _healthy(http):
         return
@@ -72,10 +74,11 @@ async def ensure_running(sandbox: Sandbox, http: httpx.AsyncClient, env: Mapping
         ) from None
 
 
-async def _healthy(http: httpx.AsyncClient) -> bool:
+async def _healthy(http: aiohttp.ClientSession) -> bool:
     try:
-        return (await http.get("/v1/health", timeout=5)).is_success
-    except httpx.HTTPError:
+        async with http.get("/v1/health") as answer:
+            return answer.ok
+    except (aiohttp.ClientError, TimeoutError):
         return False
 
 

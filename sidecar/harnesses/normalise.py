@@ -4,6 +4,7 @@ a `raw` event and never raises."""
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from typing import Any
 
 from acp import schema
@@ -17,21 +18,58 @@ IGNORED = (
     schema.CurrentModeUpdate,
     schema.ConfigOptionUpdate,
     schema.SessionInfoUpdate,
+    schema.UsageUpdate,  # how full the context is; tokens are in the answer to the prompt
     schema.UserMessageChunk,
 )
 
 
-def to_event(message: dict[str, Any]) -> events.EventBase | None:
-    """The event for one message of the agent; None for what a transcript does not need."""
-    if message.get("method") != "session/update":
-        return events.Raw(source="acp", data=message)
-    try:
-        update = schema.SessionNotification.model_validate(message.get("params")).update
-    except ValidationError:
-        return events.Raw(source="acp", data=message)
-    if isinstance(update, IGNORED):
-        return None
-    return _from_update(update) or events.Raw(source="acp", data=message)
+class Normaliser:
+    """One turn's messages into events; remembers what a tool call said before."""
+
+    def __init__(self) -> None:
+        self._outputs: defaultdict[str, list[str]] = defaultdict(list)
+        self._updates: dict[str, events.ToolUpdate] = {}
+
+    def event(self, message: dict[str, Any]) -> events.EventBase | None:
+        """The event for one message of the agent; None for what a transcript does not need."""
+        raw = events.Raw(source="acp", data=message)
+        if message.get("method") != "session/update":
+            return raw
+        try:
+            update = schema.SessionNotification.model_validate(message.get("params")).update
+        except ValidationError:
+            return raw
+        if isinstance(update, IGNORED):
+            return None
+        if isinstance(update, schema.ToolCallProgress):
+            return self._progress(update)
+        return _from_update(update) or raw
+
+    def _progress(self, update: schema.ToolCallProgress) -> events.EventBase | None:
+        call = update.tool_call_id
+        delta = _terminal_delta(update)
+        if delta is not None:
+            self._outputs[call].append(delta)
+        if update.status == "completed" or update.status == "failed":
+            return events.ToolResult(
+                tool_call_id=call,
+                status=update.status,
+                output="".join(self._outputs.pop(call, [])) or _output(update),
+                paths=_paths(update),
+                diffs=_diffs(update),
+            )
+        event = events.ToolUpdate(
+            tool_call_id=call,
+            title=update.title,
+            status=update.status,
+            input=update.raw_input,
+            output=_output(update) or None,
+            output_delta=delta,
+        )
+        # Some harnesses say the same thing several times, or nothing that is for us.
+        before = self._updates.get(call, events.ToolUpdate(tool_call_id=call))
+        self._updates[call] = event
+        return None if delta is None and _same(before, event) else event
 
 
 def _from_update(update: BaseModel) -> events.EventBase | None:
@@ -48,27 +86,8 @@ def _from_update(update: BaseModel) -> events.EventBase | None:
                 input=update.raw_input,
                 paths=_paths(update),
             )
-        case schema.ToolCallProgress(status="completed" | "failed" as status):
-            return events.ToolResult(
-                tool_call_id=update.tool_call_id,
-                status=status,
-                output=_output(update),
-                paths=_paths(update),
-                diffs=_diffs(update),
-            )
-        case schema.ToolCallProgress():
-            return events.ToolUpdate(
-                tool_call_id=update.tool_call_id,
-                title=update.title,
-                status=update.status,
-                input=update.raw_input,
-                output=_output(update) or None,
-            )
         case schema.AgentPlanUpdate():
             return events.Plan(entries=[entry.model_dump() for entry in update.entries])
-        case schema.UsageUpdate():
-            cost = update.cost.amount if update.cost else None
-            return events.Usage(input_tokens=update.used, cost=cost)
     return None
 
 
@@ -89,6 +108,10 @@ def usage(result: dict[str, Any]) -> events.Usage | None:
     )
 
 
+def _same(one: events.ToolUpdate, other: events.ToolUpdate) -> bool:
+    return one.model_copy(update={"at": other.at}) == other
+
+
 def _block_text(block: Any) -> str:
     text = getattr(block, "text", None)
     if isinstance(text, str):
@@ -100,18 +123,25 @@ def _paths(update: schema.ToolCallStart | schema.ToolCallProgress) -> list[str]:
     return [location.path for location in update.locations or []]
 
 
+def _terminal_delta(update: schema.ToolCallProgress) -> str | None:
+    """codex streams a command's output beside the message, in its metadata."""
+    found = (update.field_meta or {}).get("terminal_output_delta")
+    data = found.get("data") if isinstance(found, dict) else None
+    return data if isinstance(data, str) else None
+
+
 def _output(update: schema.ToolCallProgress) -> str:
+    raw = update.raw_output
+    if isinstance(raw, str):  # without the code fences that claude puts around it in the content
+        return raw
     texts = [
         _block_text(part.content)
         for part in update.content or []
         if isinstance(part, schema.ContentToolCallContent)
     ]
-    if texts:
+    if texts or raw is None:
         return "\n".join(texts)
-    raw = update.raw_output
-    if raw is None:
-        return ""
-    return raw if isinstance(raw, str) else json.dumps(raw)
+    return json.dumps(raw)
 
 
 def _diffs(update: schema.ToolCallProgress) -> list[dict[str, Any]]:

@@ -43,7 +43,13 @@ class Opencode:
             "enabled_providers": ["gateway"],
             "autoupdate": False,
             "share": "disabled",
-            "permission": {"edit": "allow", "bash": "allow", "webfetch": "allow"},
+            "permission": {
+                "edit": "allow",
+                "bash": "allow",
+                "webfetch": "allow",
+                # `/workspace` is another name of the directory it works in.
+                "external_directory": "allow",
+            },
         }
         return {".config/opencode/opencode.json": json.dumps(config)}
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-import httpx
+import aiohttp
 
 from contracts import events
 from contracts.errors import HarnessExited, HoldfastError, PromptFailed
@@ -42,6 +42,7 @@ class Conversation:
         self._choice = choice
         self._emit = emit
         self._acp: AcpConnection
+        self._normaliser = normalise.Normaliser()
         self._last_heard = time.monotonic()
 
     @contextlib.asynccontextmanager
@@ -71,7 +72,7 @@ class Conversation:
                 await self._emit(events.Resume(rung=rung), None)
                 yield
 
-    async def _start(self, http: httpx.AsyncClient, known: Adapter | None) -> None:
+    async def _start(self, http: aiohttp.ClientSession, known: Adapter | None) -> None:
         if known is not None:  # another model: it is read from files when the adapter starts
             await AcpConnection(http, known.server_id, self._harness.name).delete()
         for path, text in self._harness.home(self._sandbox.gateway_url, self._choice).items():
@@ -144,7 +145,7 @@ class Conversation:
             await text.flush()
             await self._allow(number, message)
             return
-        event = normalise.to_event(message)
+        event = self._normaliser.event(message)
         if isinstance(event, events.Message | events.Thought):
             await text.add(event, number)
         elif event is not None:

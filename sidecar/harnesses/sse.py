@@ -1,0 +1,56 @@
+"""Server-sent events out of an aiohttp response, as sandbox-agent sends them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from aiohttp import ClientResponse
+
+# The biggest event seen was 1.2 MB (codex); what goes far beyond is not meant well.
+MOST_BYTES = 64 << 20
+
+
+class EventTooLong(Exception):
+    """One event grew past every sensible bound."""
+
+
+@dataclass(frozen=True)
+class ServerSentEvent:
+    id: int | None
+    data: str
+
+
+async def events(response: ClientResponse) -> AsyncIterator[ServerSentEvent]:
+    """Raises: EventTooLong, aiohttp.ClientError."""
+    number: int | None = None
+    data: list[str] = []
+    size = 0
+    async for line in _lines(response):
+        size += len(line)
+        if size > MOST_BYTES:
+            raise EventTooLong(f"an event of more than {MOST_BYTES} bytes")
+        if not line:
+            if data:
+                yield ServerSentEvent(number, "\n".join(data))
+            number, data, size = None, [], 0
+        elif line.startswith(b"id:") and line[3:].strip().isdigit():
+            number = int(line[3:])
+        elif line.startswith(b"data:"):
+            data.append(line[5:].removeprefix(b" ").decode("utf-8", "replace"))
+
+
+async def _lines(response: ClientResponse) -> AsyncIterator[bytes]:
+    """Lines of any length: asyncio's own readers stop at 64 KiB."""
+    pieces: list[bytes] = []
+    size = 0
+    async for chunk in response.content.iter_any():
+        *whole, rest = chunk.split(b"\n")
+        for line in whole:
+            pieces.append(line)
+            yield b"".join(pieces).rstrip(b"\r")
+            pieces, size = [], 0
+        pieces.append(rest)
+        size += len(rest)
+        if size > MOST_BYTES:
+            raise EventTooLong(f"a line of more than {MOST_BYTES} bytes")
