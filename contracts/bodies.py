@@ -99,6 +99,7 @@ class Turn(Body):
 
 class TurnPage(Body):
     turns: list[Turn]
+    next_cursor: str | None = None
 
 
 class FileEntry(Body):

@@ -30,7 +30,7 @@ GATEWAY_PORT = 8080
 AGENT_PORT = 2468
 
 START_SECONDS = 30
-KILL_SECONDS = 10
+KILL_SECONDS = 5
 ETC = {
     "passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\nagent:x:1000:1000::/home/agent:/bin/bash\n",
     "group": "root:x:0:\nagent:x:1000:\n",
@@ -84,7 +84,6 @@ class Boxes:
         self._sockets = run_dir / "boxes"
         self._bwrap = bwrap
         self._uids = Uids(data_dir)
-        self._keepers: dict[str, subprocess.Popen[bytes]] = {}
         self._starting = asyncio.Lock()
 
     def all(self) -> list[Box]:
@@ -131,7 +130,7 @@ class Boxes:
         agent_socket = self._sockets / f"{hashlib.sha256(spec.id.encode()).hexdigest()[:16]}.sock"
         agent_socket.unlink(missing_ok=True)
         description = self._describe(spec, uid, home, agent_socket)
-        found = await self._start_keeper(spec.id, description, place / "keeper.log")
+        found = await self._start_keeper(description, place / "keeper.log")
         keeper, first = (processes.identify(pid) for pid in (found["keeper"], found["child_pid"]))
         if keeper is None or first is None:
             raise BoxFailed(f"the box {spec.id} died right after its start")
@@ -185,23 +184,17 @@ class Boxes:
             "agent_port": AGENT_PORT,
         }
 
-    async def _start_keeper(
-        self, box_id: str, description: dict[str, Any], log: Path
-    ) -> dict[str, Any]:
+    async def _start_keeper(self, description: dict[str, Any], log: Path) -> dict[str, Any]:
         read_end, write_end = os.pipe()
         with log.open("ab") as log_file:
-            # Popen, not asyncio's: its transport would kill a keeper that is to outlive us.
-            keeper = subprocess.Popen(  # noqa: ASYNC220
+            keeper = processes.start_lasting(
                 [sys.executable, "-I", "-S", str(HERE / "keeper.py")],
                 stdin=subprocess.PIPE,
                 stdout=write_end,
-                stderr=log_file,
-                start_new_session=True,
-                cwd="/",
+                stderr=log_file.fileno(),
                 env={"PATH": "/usr/bin:/bin:/usr/sbin:/sbin"},
             )
         os.close(write_end)
-        self._keepers[box_id] = keeper
         assert keeper.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             keeper.stdin.write(json.dumps(description).encode())
@@ -214,7 +207,7 @@ class Boxes:
             found = {"ok": False, "error": f"not up after {START_SECONDS} s"}
         if not found.get("ok"):
             keeper.kill()
-            await asyncio.to_thread(keeper.wait)
+            await processes.wait_pid(keeper.pid, KILL_SECONDS)
             raise BoxFailed(f"{found.get('error', 'the keeper died')}: {_tail(log)}")
         return {**found, "keeper": keeper.pid}
 
@@ -237,9 +230,6 @@ class Boxes:
         for process in (box.first, box.keeper):
             if not await processes.wait_gone(process, KILL_SECONDS):
                 raise BoxFailed(f"process {process.pid} of box {box_id} survived SIGKILL")
-        keeper = self._keepers.pop(box_id, None)
-        if keeper is not None:
-            await asyncio.to_thread(keeper.wait)
         await asyncio.to_thread(self._remove, box)
         return lived
 
@@ -269,8 +259,9 @@ class Boxes:
             await self.kill_marked(box, name, value)
 
     async def kill_marked(self, box: Box, name: str, value: str) -> None:
+        """Raises: BoxFailed, when a process cannot die because its file system hangs."""
         marker = f"{name}={value}".encode()
-        for _ in range(50):  # a fork bomb gets fifty sweeps, then the box is killed
+        for _ in range(50):  # a fork bomb gets fifty sweeps
             left = [
                 p.id
                 for p in await asyncio.to_thread(self.processes, box)
@@ -281,8 +272,9 @@ class Boxes:
             for process in left:
                 processes.kill(process)
             for process in left:
-                await processes.wait_gone(process, KILL_SECONDS)
-        await self.kill(box.id)
+                if not await processes.wait_gone(process, KILL_SECONDS):
+                    raise BoxFailed(f"process {process.pid} of box {box.id} survived SIGKILL")
+        raise BoxFailed(f"processes of box {box.id} multiply faster than they can be killed")
 
     def _write_etc(self) -> None:
         self._etc.mkdir(parents=True, exist_ok=True)

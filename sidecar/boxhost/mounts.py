@@ -23,8 +23,9 @@ from sidecar.boxhost.processes import ProcessId
 from sidecar.boxhost.uids import Uids
 
 MOUNT_SECONDS = 20
-UNMOUNT_SECONDS = 40  # geesefs may stall ~28 s on an unmount with everything stored
-KILL_SECONDS = 10
+# What a receipt covers is stored; geesefs has been seen to stall ~28 s with nothing left to do.
+UNMOUNT_SECONDS = 8
+KILL_SECONDS = 5
 POLL_SECONDS = 0.01
 
 
@@ -49,7 +50,6 @@ class Mounts:
 
     def __init__(self, data_dir: Path) -> None:
         self._root = data_dir / "mounts"
-        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._logs = data_dir / "logs"
         self._uids = Uids(data_dir)
 
@@ -98,17 +98,13 @@ class Mounts:
         self._logs.mkdir(parents=True, exist_ok=True)
         log = self._logs / f"mount-{session_id}.log"
         with log.open("wb") as log_file:
-            # Popen, not asyncio's: its transport would kill a daemon that is to outlive us.
-            daemon = subprocess.Popen(  # noqa: ASYNC220
-                list(argv),
+            daemon = processes.start_lasting(
+                argv,
                 stdin=subprocess.DEVNULL,
-                stdout=log_file,
+                stdout=log_file.fileno(),
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
-                cwd="/",
-                env=dict(env),
+                env=env,
             )
-        self._daemons[session_id] = daemon
         identity = processes.identify(daemon.pid)
         if identity is None:
             raise MountFailed(f"{engine} ended at once: {_tail(log)}")
@@ -118,10 +114,8 @@ class Mounts:
         try:
             async with asyncio.timeout(MOUNT_SECONDS):
                 while not _is_fuse(path):
-                    if daemon.poll() is not None:
-                        raise MountFailed(
-                            f"{engine} ended with code {daemon.returncode}: {_tail(log)}"
-                        )
+                    if not processes.alive(identity):
+                        raise MountFailed(f"{engine} ended at once: {_tail(log)}")
                     await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
             await self.unmount(session_id, gently=False)
@@ -147,9 +141,6 @@ class Mounts:
         # Only now: a lazy unmount under a living daemon would leave a writer nobody sees.
         while _is_fuse(mount.path) and await _run_umount(mount.path, lazy=True):
             pass
-        daemon = self._daemons.pop(session_id, None)
-        if daemon is not None:
-            await asyncio.to_thread(daemon.wait)
         self._record(session_id).unlink(missing_ok=True)
         return True
 

@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +31,24 @@ class ProcessInfo:
     inner_pid: int
     argv: tuple[str, ...]
     exe: str
+
+
+def start_lasting(
+    argv: Sequence[str], *, stdin: int, stdout: int, stderr: int, env: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a process that outlives this one if it must. Not asyncio's: its transport kills what
+    it started. A thread waits for it, so that it leaves no zombie while we live."""
+    process = subprocess.Popen(
+        list(argv),
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        env=dict(env),
+        cwd="/",
+        start_new_session=True,
+    )
+    threading.Thread(target=process.wait, daemon=True).start()
+    return process
 
 
 def identify(pid: int) -> ProcessId | None:

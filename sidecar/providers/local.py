@@ -22,6 +22,7 @@ from sidecar.providers.base import (
     SandboxSpec,
     Status,
 )
+from sidecar.tasks import background
 
 KILL_SECONDS = 10
 NO_BOX = 125  # what enter.py answers when the box is not there to enter
@@ -106,26 +107,31 @@ class LocalSandbox:
         return self._box.id
 
     async def exec(self, command: Command) -> ExecResult:
-        timed_out = False
+        try:
+            exit_code, output = await self._run(command)
+        except boxhost.BoxFailed as error:
+            raise Unreachable(f"a command cannot be ended: {error}", op="exec") from error
+        if exit_code == NO_BOX and not self._box.alive():
+            raise Unreachable(f"the sandbox {self.id} cannot be entered", op="exec")
+        return ExecResult(exit_code, *output)
+
+    async def _run(self, command: Command) -> tuple[int, tuple[bytes, bytes]]:
         async with self._boxes.marked(self._box) as (name, value):
             process = await self._enter(command, {name: value}, detached=False)
             entered = processes.identify(process.pid)
             try:
-                async with asyncio.TaskGroup() as group:
-                    output = group.create_task(process.communicate(command.stdin))
-                    timed_out = not await processes.wait_pid(process.pid, command.timeout)
-                    if timed_out and entered is not None:
+                async with background() as tasks:
+                    output = tasks.start(process.communicate(command.stdin))
+                    ended = await processes.wait_pid(process.pid, command.timeout)
+                    if not ended and entered is not None:
                         processes.kill(entered)
                     # What the command left in the background holds its pipes open.
                     await self._boxes.kill_marked(self._box, name, value)
+                    collected: tuple[bytes, bytes] = await output
             finally:
                 if entered is not None:  # not process.kill(): it reaps, behind asyncio's back
                     processes.kill(entered)
-        if timed_out:
-            return ExecResult(TIMED_OUT, *output.result())
-        if process.returncode == NO_BOX and not self._box.alive():
-            raise Unreachable(f"the sandbox {self.id} cannot be entered", op="exec")
-        return ExecResult(process.returncode or 0, *output.result())
+        return process.returncode or 0 if ended else TIMED_OUT, collected
 
     async def spawn(self, command: Command) -> None:
         process = await self._enter(command, {}, detached=True)

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from contracts.bodies import RunLine, RunRequest
 from contracts.events import TURN_END_TYPES, EventBase, dumps, to_dict
@@ -32,7 +32,6 @@ class Journal:
         self.path = path
         self.request = request
         self._entries = entries
-        self._file: IO[bytes] | None = None
         self._grown = asyncio.Condition()
 
     @classmethod
@@ -72,9 +71,6 @@ class Journal:
         async with self._grown:
             self._entries.append(entry)
             self._grown.notify_all()
-        if self.ended and self._file is not None:
-            self._file.close()
-            self._file = None
 
     async def follow(self, after: int) -> AsyncIterator[bytes]:
         """Lines after number `after`, as they come, until the run has ended."""
@@ -90,7 +86,5 @@ class Journal:
                     await self._grown.wait()
 
     def _write(self, data: bytes) -> None:
-        if self._file is None:
-            self._file = self.path.open("ab")
-        self._file.write(data)
-        self._file.flush()
+        with self.path.open("ab") as file:
+            file.write(data)

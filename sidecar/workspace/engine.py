@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from contracts.errors import InvalidSpec, MountFailed, StoreUnavailable
+from contracts.errors import InvalidSpec, MountFailed, StoreUnavailable, Unreachable
 from sidecar.boxhost import mounts as boxhost
 from sidecar.boxhost.mounts import Mount, Mounts
 from sidecar.providers.base import (
@@ -144,7 +144,12 @@ class HostMounted:
             yield info
 
     async def destroy(self, sandbox_id: str) -> bool:
-        return await self._provider.destroy(sandbox_id)
+        try:
+            return await self._provider.destroy(sandbox_id)
+        except Unreachable:
+            # A process that waits for a hanging file system cannot die before the daemon does.
+            await self._mounts.unmount(await self._session_of(sandbox_id), gently=False)
+            return await self._provider.destroy(sandbox_id)
 
     async def release(self, session_id: str, *, forget: bool = False) -> bool:
         """Let the session's mount go, and with `forget` every trace of it on this host."""

@@ -130,7 +130,7 @@ class Walker:
             else:
                 changed.append((name, info, entry))
         problems = self._settle(changed, seen)
-        if sync_root:
+        if sync_root and not odd_names:  # with such a name geesefs never comes back from it
             self._sync_root()
         self.known = seen
         return {
