@@ -1,0 +1,7 @@
+"""The async Python client: sessions, turns, events and files of a Holdfast stack."""
+
+from client.follow import Patience
+from client.holdfast import Holdfast
+from client.settings import Store, Target, discover, from_env, open_store
+
+__all__ = ["Holdfast", "Patience", "Store", "Target", "discover", "from_env", "open_store"]

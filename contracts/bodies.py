@@ -15,10 +15,18 @@ MAX_PROMPT_CHARS = 1_000_000
 
 
 class Body(BaseModel):
+    """An answer: a field that a newer service adds does not break an older reader."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Asked(Body):
+    """A request: a field we do not know is a mistake to be told, not to be dropped."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Choices(Body):
+class Choices(Asked):
     """How a turn runs; what is left out falls back to the session's, then to the settings'."""
 
     harness: str | None = None
@@ -32,7 +40,7 @@ class SessionCreate(Choices):
     title: str = Field("", max_length=200)
 
 
-class SessionPatch(Body):
+class SessionPatch(Asked):
     title: str | None = Field(None, max_length=200)
     archived: bool | None = None
 
@@ -174,7 +182,7 @@ class Capabilities(Body):
     default_provider: str
 
 
-class RunRequest(Body):
+class RunRequest(Asked):
     """A turn, as the api hands it to the sidecar. Idempotent by `turn_id`."""
 
     turn_id: UUID
@@ -203,23 +211,20 @@ class RunLine(Body):
 
 
 class InvokeMessage(Body):
-    model_config = ConfigDict(frozen=True, extra="ignore")
     role: str = "user"
     content: Any = ""
 
 
 class InvokeInputs(Body):
-    model_config = ConfigDict(frozen=True, extra="ignore")
     messages: list[InvokeMessage] = []
 
 
 class InvokeData(Body):
-    model_config = ConfigDict(frozen=True, extra="ignore")
     inputs: InvokeInputs = InvokeInputs()
     parameters: Choices = Choices()
 
 
-class InvokeRequest(Body):
+class InvokeRequest(Asked):
     """One call that sends, steers, cancels or attaches; see `POST /invoke`."""
 
     session_id: UUID | None = None

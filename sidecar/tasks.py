@@ -11,29 +11,35 @@ from typing import Any
 class Background:
     """Starts tasks that end with the block they belong to."""
 
-    def __init__(self, group: asyncio.TaskGroup) -> None:
-        self._group = group
+    def __init__(self) -> None:
         self.tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = self._group.create_task(work)
+        task = asyncio.create_task(work)
         self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
         return task
+
+    async def end(self) -> None:
+        """Cancel what still runs, and wait for it."""
+        for task in self.tasks:
+            task.cancel()
+        if self.tasks:
+            await asyncio.wait(self.tasks)
 
 
 @contextlib.asynccontextmanager
 async def background() -> AsyncIterator[Background]:
-    """A TaskGroup that cancels its tasks at the end of the block instead of waiting for them, and
-    lets the body's exception through as it is, not wrapped in a group."""
-    failure: BaseException | None = None
-    async with asyncio.TaskGroup() as group:
-        started = Background(group)
-        try:
-            yield started
-        except BaseException as error:  # noqa: BLE001 - raised again below
-            failure = error
-        for task in list(started.tasks):
-            task.cancel()
-    if failure is not None:
-        raise failure
+    """Tasks beside a body that awaits some of them and outlives none.
+
+    Not a TaskGroup: that one answers a failed task by cancelling the body and wraps every error in
+    a group, while here a failure is the body's to await. One that nobody awaited is raised at the
+    end of the block.
+    """
+    tasks = Background()
+    try:
+        yield tasks
+    finally:
+        await tasks.end()
+    for task in tasks.tasks:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error

@@ -1,0 +1,71 @@
+"""`python -m api`: settings from the environment, then serve until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+
+import uvicorn
+from fastapi import FastAPI
+from pydantic import ValidationError
+
+from api.app import create_app
+from api.settings import Settings
+
+# Streams end by themselves when the service closes; a request gets this long to finish.
+GRACE_SECONDS = 10
+
+
+class Server(uvicorn.Server):
+    """Ends the followers first: uvicorn alone would wait for streams that never end."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        app = self.config.app
+        if isinstance(app, FastAPI) and hasattr(app.state, "services"):
+            app.state.services.listener.close()
+        await super().shutdown(sockets)
+
+
+def serve(settings: Settings) -> Server:
+    """The server, configured and not yet running."""
+    return Server(
+        uvicorn.Config(
+            create_app(settings),
+            host=settings.api_host,
+            port=settings.api_port,
+            log_config=None,
+            # uvicorn's own line has the query, and the login link's query is the token
+            access_log=False,
+            server_header=False,
+            ws="none",
+            timeout_graceful_shutdown=GRACE_SECONDS,
+        )
+    )
+
+
+def main() -> int:
+    """The exit code."""
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        # never the input: it may be a secret
+        for problem in error.errors(include_input=False, include_url=False):
+            name = "_".join(str(part) for part in problem["loc"]).upper()
+            sys.stderr.write(f"HOLDFAST_{name}: {problem['msg']}\n")
+        return 2
+    logging.basicConfig(
+        level=settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    # these log every request of ours, with its address
+    for name in ("httpx", "httpcore", "botocore", "aiobotocore", "aioboto3"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    server = serve(settings)
+    server.run()
+    return 0 if server.started else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""The application: what it opens, what surrounds it, what it serves."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+from fastapi import FastAPI
+from starlette.middleware import Middleware
+
+from api import errors
+from api.auth import Gate
+from api.db.migrate import migrate
+from api.db.notify import Listener
+from api.db.pool import Database, open_database
+from api.errors import StrictJSONResponse
+from api.middleware import BodyLimit, Surround
+from api.pump import Limits
+from api.routes import events, files, invoke, page, sessions, system, turns
+from api.services import Services
+from api.sessions import Sessions
+from api.settings import Settings
+from api.sidecar import open_sidecar
+from api.store import Store, open_store
+from api.turns import Turns
+from contracts.errors import StoreUnavailable
+
+log = logging.getLogger(__name__)
+
+
+@contextlib.asynccontextmanager
+async def open_services(settings: Settings, limits: Limits) -> AsyncIterator[Services]:
+    """Everything the routes need, in the order in which it depends on each other.
+
+    Raises: DatabaseUnavailable, MigrationError.
+    """
+    async with (
+        open_database(settings.database_url.get_secret_value()) as database,
+        open_store(settings) as store,
+        open_sidecar(settings) as sidecar,
+    ):
+        await _prepare(database, store)
+        listener = Listener(database)
+        turns = Turns(database, sidecar, listener, limits)
+        async with listener.serve(), turns.serve():
+            yield Services(
+                database=database,
+                store=store,
+                sidecar=sidecar,
+                listener=listener,
+                turns=turns,
+                sessions=Sessions(database, store, sidecar, turns, settings),
+            )
+
+
+async def _prepare(database: Database, store: Store) -> None:
+    async with database.connection() as conn:
+        for name in await migrate(conn):
+            log.info("migrated the database: %s", name)
+    try:
+        await store.check()
+    except StoreUnavailable as error:
+        # /readyz tells, and tries again; the transcript can be read meanwhile
+        log.warning("%s", error.message)
+
+
+def create_app(settings: Settings, limits: Limits | None = None) -> FastAPI:
+    """The api with these settings; nothing is opened before its lifespan starts."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with open_services(settings, limits or Limits()) as services:
+            app.state.services = services
+            yield
+
+    app = FastAPI(
+        title="Holdfast",
+        description="Durable coding-agent sessions: sessions, turns, transcript and files.",
+        version="0.1.0",
+        lifespan=lifespan,
+        default_response_class=StrictJSONResponse,
+        # Swagger's page needs scripts of another host; /openapi.json has all of it
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        middleware=[
+            Middleware(Surround),
+            Middleware(Gate, token=settings.api_token),
+            Middleware(BodyLimit),
+        ],
+    )
+    errors.install(app)
+    for module in (sessions, turns, events, files, invoke, system, page):
+        app.include_router(module.router)
+    app.mount("/static", page.static)
+    return app

@@ -1,0 +1,89 @@
+"""Numbered SQL files, each applied once, in order, all of them in one transaction."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from api.db.pool import Connection
+
+DIRECTORY = Path(__file__).parent / "migrations"
+NAME = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
+
+# Any number will do as long as nothing else in this database locks it.
+LOCK = 0x686F6C64
+
+
+class MigrationError(Exception):
+    """The database and the migrations of this version do not belong together."""
+
+
+@dataclass(frozen=True)
+class Migration:
+    version: int
+    name: str
+    sql: str
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.sql.encode()).hexdigest()
+
+
+def load(directory: Path = DIRECTORY) -> list[Migration]:
+    """The migrations in order.
+
+    Raises: MigrationError when a name is wrong or a number is missing or taken twice.
+    """
+    found = []
+    for path in sorted(directory.glob("*.sql")):
+        match = NAME.fullmatch(path.name)
+        if match is None:
+            raise MigrationError(f"{path.name} is not named NNNN_words.sql")
+        found.append(Migration(int(match[1]), path.name, path.read_text()))
+    if [migration.version for migration in found] != list(range(1, len(found) + 1)):
+        raise MigrationError("migrations must be numbered 0001, 0002, … without a gap")
+    return found
+
+
+WAIT = "SET LOCAL lock_timeout = '60s'"
+TAKE_LOCK = "SELECT pg_advisory_xact_lock($1)"
+CREATE = """
+CREATE TABLE IF NOT EXISTS migrations (
+    version    integer PRIMARY KEY,
+    name       text NOT NULL,
+    sha256     text NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT now()
+)
+"""
+APPLIED = "SELECT version, name, sha256 FROM migrations ORDER BY version"
+RECORD = "INSERT INTO migrations (version, name, sha256) VALUES ($1, $2, $3)"
+
+
+async def migrate(conn: Connection, directory: Path = DIRECTORY) -> list[str]:
+    """Bring the schema up to date; names what was applied. Safe to run from many processes.
+
+    Raises: MigrationError when an applied file was changed or the database is newer.
+    """
+    migrations = load(directory)
+    done = []
+    async with conn.transaction():
+        await conn.execute(WAIT)
+        await conn.execute(TAKE_LOCK, LOCK)
+        await conn.execute(CREATE)
+        applied = {row["version"]: row for row in await conn.fetch(APPLIED)}
+        if len(applied) > len(migrations):
+            raise MigrationError("the database was migrated by a newer version of Holdfast")
+        for migration in migrations:
+            before = applied.get(migration.version)
+            if before is not None:
+                if before["sha256"] != migration.sha256:
+                    raise MigrationError(f"{migration.name} was changed after it was applied")
+                continue
+            await conn.execute(migration.sql)
+            await conn.execute(RECORD, migration.version, migration.name, migration.sha256)
+            done.append(migration.name)
+    return done

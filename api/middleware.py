@@ -1,0 +1,133 @@
+"""What surrounds every request: an id, a log line, headers, a size limit, a last resort."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from uuid import uuid4
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.errors import error_response
+from contracts.errors import HoldfastError, TooLarge
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+# A client that is still sending sees a reset instead of our answer, so the rest of a body that
+# is too big is read and thrown away; a body beyond these bounds has its connection cut.
+DRAIN_BYTES = 64 * 1024 * 1024
+DRAIN_SECONDS = 10.0
+
+SECURITY_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class Surround:
+    """Outermost: names the request, logs it without its query, and ends what nobody caught."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id, started, status = uuid4().hex, time.perf_counter(), 0
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = request_id
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_headers)
+        except HoldfastError as error:
+            # after the first byte there is no status left to say it with: the stream is cut
+            log.warning("request %s was cut: %s: %s", request_id, error.code, error.message)
+        except Exception:  # the boundary: nothing may take the service down
+            log.exception("request %s failed", request_id)
+            if status == 0:
+                internal = HoldfastError(
+                    "Something went wrong in the api.",
+                    hint="See the log of the api for this request id.",
+                    request_id=request_id,
+                )
+                await error_response(internal)(scope, receive, send_with_headers)
+        finally:
+            took = (time.perf_counter() - started) * 1000
+            # never the query: the login link carries the token there
+            log.info("%s %s %d %.1f ms", scope["method"], _shown(scope["path"]), status, took)
+
+
+def _shown(path: str) -> str:
+    """A path for the log: one line, of bounded length."""
+    return path[:300].encode("unicode_escape").decode("ascii")
+
+
+class BodyLimit:
+    """Refuses a body over the limit, whether its length is declared or not."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        declared = Headers(scope=scope).get("content-length", "")
+        if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:
+            if int(declared) <= DRAIN_BYTES:
+                await _drain(receive)
+            refused = TooLarge(_message(), hint="Send less.")
+            await error_response(refused, {"Connection": "close"})(scope, receive, send)
+            return
+        read = 0
+
+        async def counted() -> Message:
+            nonlocal read
+            message = await receive()
+            if message["type"] == "http.request":
+                read += len(message.get("body", b""))
+                if read > MAX_BODY_BYTES:
+                    if message.get("more_body", False):
+                        await _drain(receive)
+                    # an HTTPException, because FastAPI turns any other into its own 400
+                    raise HTTPException(413, _message(), {"Connection": "close"})
+            return message
+
+        await self._app(scope, counted, send)
+
+
+def _message() -> str:
+    return f"The body is larger than {MAX_BODY_BYTES} bytes."
+
+
+async def _drain(receive: Receive) -> None:
+    left = DRAIN_BYTES
+    try:
+        async with asyncio.timeout(DRAIN_SECONDS):
+            while left > 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+                if message["type"] != "http.request" or not message.get("more_body", False):
+                    return
+    except TimeoutError:
+        return

@@ -1,0 +1,48 @@
+"""/sessions/{sid}/events"""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Query
+from fastapi.responses import StreamingResponse
+
+from api.follow import Span, ndjson_stream, sse_stream
+from api.services import Use
+from contracts.errors import InvalidInput
+
+router = APIRouter(prefix="/sessions/{sid}/events", tags=["transcript"])
+
+NDJSON = "application/x-ndjson"
+SSE = "text/event-stream"
+MAX_SEQ = 2**62
+
+
+@router.get("", response_class=StreamingResponse)
+async def read_events(
+    sid: UUID,
+    services: Use,
+    after: Annotated[int, Query(ge=0, lt=MAX_SEQ)] = 0,
+    follow: bool = False,
+    limit: Annotated[int | None, Query(ge=1)] = None,
+    accept: Annotated[str, Header()] = "",
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> StreamingResponse:
+    """The transcript after `after`: NDJSON, or SSE when that is what is accepted."""
+    session = await services.sessions.get(sid)
+    if last_event_id:
+        after = _sequence(last_event_id)
+    span = Span(sid, after, upto=None if follow else session.last_seq, limit=limit)
+    stream, media_type = (sse_stream, SSE) if SSE in accept.lower() else (ndjson_stream, NDJSON)
+    return StreamingResponse(
+        stream(services.database, services.listener, span), media_type=media_type
+    )
+
+
+def _sequence(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+        raise InvalidInput(
+            "Last-Event-ID is not the number of an event.", hint="Send the last `seq` you have."
+        )
+    return int(text)

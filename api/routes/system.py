@@ -1,0 +1,61 @@
+"""Health, readiness, what the stack can do, and which sandboxes exist."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from fastapi import APIRouter, Response
+
+from api.services import Use
+from contracts.bodies import Capabilities, Health, Readiness, SandboxList
+from contracts.errors import HoldfastError
+
+router = APIRouter(tags=["system"])
+
+CHECK_WITHIN = 5.0
+
+
+@router.get("/healthz")
+async def health() -> Health:
+    """Whether the api answers."""
+    return Health()
+
+
+@router.get("/readyz")
+async def readiness(services: Use, response: Response) -> Readiness:
+    """Whether all that the api needs answers it; 503 when something does not."""
+    async with asyncio.TaskGroup() as group:
+        tasks = {
+            "database": group.create_task(_told(services.database.check)),
+            "store": group.create_task(_told(services.store.check)),
+            "sidecar": group.create_task(_told(services.sidecar.check)),
+        }
+    parts = {name: task.result() for name, task in tasks.items()}
+    ready = all(told == "ok" for told in parts.values())
+    if not ready:
+        response.status_code = 503
+    return Readiness(ready=ready, parts=parts)
+
+
+async def _told(check: Callable[[], Awaitable[None]]) -> str:
+    try:
+        async with asyncio.timeout(CHECK_WITHIN):
+            await check()
+    except HoldfastError as error:
+        return error.message
+    except TimeoutError:
+        return f"It did not answer within {CHECK_WITHIN:.0f} s."
+    return "ok"
+
+
+@router.get("/capabilities")
+async def capabilities(services: Use) -> Capabilities:
+    """Harnesses and providers, and what each can do."""
+    return await services.sidecar.capabilities()
+
+
+@router.get("/sandboxes")
+async def list_sandboxes(services: Use) -> SandboxList:
+    """The sandboxes that exist now."""
+    return await services.sidecar.sandboxes()

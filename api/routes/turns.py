@@ -1,0 +1,45 @@
+"""/sessions/{sid}/turns"""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+
+from api.services import Use
+from contracts.bodies import Turn, TurnCreate, TurnPage
+
+router = APIRouter(prefix="/sessions/{sid}/turns", tags=["turns"])
+
+
+@router.post("", status_code=202)
+async def start_turn(sid: UUID, body: TurnCreate, services: Use) -> Turn:
+    """Start a turn; 409 with its id when one is running."""
+    return await services.turns.start(sid, body.prompt, body)
+
+
+@router.get("")
+async def list_turns(
+    sid: UUID,
+    services: Use,
+    limit: Annotated[int, Query(ge=1, le=200)] = 100,
+    cursor: Annotated[str | None, Query(max_length=1000)] = None,
+) -> TurnPage:
+    """Turns in the order of the conversation."""
+    await services.sessions.get(sid)
+    return await services.turns.page(sid, limit=limit, cursor=cursor)
+
+
+@router.get("/{tid}")
+async def get_turn(sid: UUID, tid: UUID, services: Use) -> Turn:
+    """One turn, with its receipt or its error once it has ended."""
+    await services.sessions.get(sid)
+    return await services.turns.get(sid, tid)
+
+
+@router.post("/{tid}/cancel", status_code=202)
+async def cancel_turn(sid: UUID, tid: UUID, services: Use) -> Turn:
+    """Ask for the end of a running turn; the end itself is an event."""
+    await services.sessions.get(sid)
+    return await services.turns.cancel(sid, tid)

@@ -1,0 +1,32 @@
+"""What the routes work with: opened by the app's lifespan, closed by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, cast
+
+from fastapi import Depends, Request
+
+from api.db.notify import Listener
+from api.db.pool import Database
+from api.sessions import Sessions
+from api.sidecar import Sidecar
+from api.store import Store
+from api.turns import Turns
+
+
+@dataclass(frozen=True)
+class Services:
+    database: Database
+    store: Store
+    sidecar: Sidecar
+    listener: Listener
+    turns: Turns
+    sessions: Sessions
+
+
+def of(request: Request) -> Services:
+    return cast(Services, request.app.state.services)
+
+
+Use = Annotated[Services, Depends(of)]

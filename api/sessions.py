@@ -1,0 +1,145 @@
+"""Sessions: made with choices that can work, deleted with all that belongs to them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+from uuid_utils.compat import uuid7
+
+from api import cursors
+from api.choices import Chosen, choose, storable
+from api.db import notify, sandboxes, sessions
+from api.db.pool import Database
+from api.settings import Settings
+from api.sidecar import Sidecar
+from api.store import Store
+from api.turns import Turns, session_not_found
+from contracts.bodies import (
+    Killed,
+    Session,
+    SessionCreate,
+    SessionDeleted,
+    SessionPage,
+    SessionPatch,
+)
+from contracts.errors import NoTurnRunning, SandboxNotFound, TurnRunning
+
+# How long a delete waits for the running turn to end by itself before it is cut off.
+CANCEL_WITHIN = 20.0
+
+
+class Sessions:
+    def __init__(
+        self, database: Database, store: Store, sidecar: Sidecar, turns: Turns, settings: Settings
+    ) -> None:
+        self._database = database
+        self._store = store
+        self._sidecar = sidecar
+        self._turns = turns
+        self._defaults = Chosen(
+            settings.default_harness, settings.default_provider, None, None, "auto"
+        )
+
+    async def create(self, body: SessionCreate) -> Session:
+        """Raises: InvalidInput and what `choose` raises."""
+        storable("title", body.title)
+        chosen = choose(body, self._defaults, await self._sidecar.capabilities())
+        new = sessions.NewSession(
+            uuid7(),
+            body.title,
+            chosen.harness,
+            chosen.provider,
+            chosen.model,
+            chosen.reasoning,
+            chosen.permissions,
+        )
+        async with self._database.connection() as conn:
+            return await sessions.insert(conn, new)
+
+    async def get(self, session_id: UUID) -> Session:
+        """Raises: SessionNotFound."""
+        async with self._database.connection() as conn:
+            session = await sessions.get(conn, session_id)
+        if session is None:
+            raise session_not_found(session_id)
+        return session
+
+    async def page(self, *, limit: int, cursor: str | None, archived: bool) -> SessionPage:
+        """Raises: InvalidInput for a foreign cursor."""
+        before = None
+        if cursor is not None:
+            at, session_id = cursors.decode(cursor, str, str)
+            try:
+                before = (datetime.fromisoformat(at), UUID(session_id))
+            except ValueError:
+                raise cursors.refused() from None
+            if before[0].tzinfo is None:
+                raise cursors.refused()
+        async with self._database.connection() as conn:
+            found = await sessions.page(conn, archived=archived, before=before, limit=limit + 1)
+        more = len(found) > limit
+        found = found[:limit]
+        next_cursor = (
+            cursors.encode(found[-1].updated_at.isoformat(), str(found[-1].id)) if more else None
+        )
+        return SessionPage(sessions=found, next_cursor=next_cursor)
+
+    async def patch(self, session_id: UUID, body: SessionPatch) -> Session:
+        """Raises: SessionNotFound, InvalidInput."""
+        storable("title", body.title)
+        if body.title is not None or body.archived is not None:
+            async with self._database.connection() as conn:
+                await sessions.patch(conn, session_id, title=body.title, archived=body.archived)
+        return await self.get(session_id)
+
+    async def kill(self, session_id: UUID) -> Killed:
+        """Raises: SessionNotFound, SandboxNotFound, SidecarUnavailable."""
+        await self.get(session_id)
+        killed = await self._sidecar.kill(session_id)
+        if not killed.killed:
+            raise SandboxNotFound(
+                "The session has no sandbox.",
+                hint="There is nothing to kill; the next turn makes one.",
+            )
+        if killed.sandbox_id is not None:
+            async with self._database.connection() as conn:
+                await sandboxes.mark_gone(conn, session_id, killed.sandbox_id, "killed on request")
+        return killed
+
+    async def delete(self, session_id: UUID) -> SessionDeleted:
+        """Remove the sandbox, then the objects, then the rows; may be repeated until it succeeds.
+
+        Raises: SessionNotFound, SidecarUnavailable, StoreUnavailable.
+        """
+        async with self._database.transaction() as conn:
+            locked = await sessions.lock(conn, session_id)
+            if locked is None:
+                raise session_not_found(session_id)
+            await sessions.mark_deleting(conn, session_id)
+        if locked.running_turn is not None:
+            await self._stop(session_id, locked.running_turn)
+        released = await self._sidecar.release(session_id)
+        objects = await self._store.delete_tree(str(session_id))
+        async with self._database.transaction() as conn:
+            if await sessions.lock(conn, session_id) is None:
+                raise session_not_found(session_id)
+            removed = await sessions.delete(conn, session_id)
+            await notify.notify(conn, session_id)
+        return SessionDeleted(
+            session_id=session_id,
+            sandboxes=released.sandboxes,
+            objects=objects,
+            turns=removed.turns,
+            events=removed.events,
+        )
+
+    async def _stop(self, session_id: UUID, turn_id: UUID) -> None:
+        try:
+            await self._turns.cancel(session_id, turn_id)
+        except NoTurnRunning:
+            return
+        if await self._turns.wait_for_end(session_id, turn_id, CANCEL_WITHIN):
+            return
+        cut = TurnRunning("The session was deleted and the turn did not end by itself.")
+        await self._turns.abandon(turn_id, cut)

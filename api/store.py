@@ -1,0 +1,257 @@
+"""The session bucket, read and emptied over S3."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import aioboto3
+import aiohttp
+from aiobotocore.config import AioConfig
+from botocore.exceptions import BotoCoreError, ClientError
+
+from api import cursors
+from contracts.bodies import FileEntry, FilePage
+from contracts.errors import FileNotFound, RangeNotSatisfiable, StoreUnavailable
+
+if TYPE_CHECKING:
+    from types_aiobotocore_s3.client import S3Client
+
+    from api.settings import Settings
+
+# S3 lists and deletes at most this many keys a call.
+BATCH = 1000
+CHUNK_BYTES = 256 * 1024
+MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
+RANGE = re.compile(r"bytes=(\d+-\d*|-\d+)")
+
+
+@contextlib.contextmanager
+def mapped() -> Iterator[None]:
+    """Turn what boto raises, and what its connections raise under it, into ours.
+
+    Raises: StoreUnavailable.
+    """
+    try:
+        yield
+    except (BotoCoreError, ClientError, aiohttp.ClientError, OSError) as error:
+        why = _code(error) if isinstance(error, ClientError) else type(error).__name__
+        raise StoreUnavailable(
+            f"The object store does not do what it was asked ({why}).",
+            hint="Try again; if it goes on, see the log of SeaweedFS.",
+        ) from error
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+@dataclass(frozen=True)
+class OpenFile:
+    """An object whose bytes are about to be read; `content_range` is set for a part of it."""
+
+    size: int
+    etag: str
+    modified_at: datetime
+    content_range: str | None
+    chunks: AsyncIterator[bytes]
+
+
+class Store:
+    def __init__(self, client: S3Client, bucket: str) -> None:
+        self._client = client
+        self._bucket = bucket
+
+    async def check(self) -> None:
+        """Make sure that the bucket is there.
+
+        Raises: StoreUnavailable.
+        """
+        with mapped():
+            try:
+                await self._client.head_bucket(Bucket=self._bucket)
+            except ClientError as error:
+                if _code(error) not in MISSING:
+                    raise
+                await self._client.create_bucket(Bucket=self._bucket)
+
+    async def list_directory(
+        self, session_id: UUID, path: str, *, limit: int, cursor: str | None
+    ) -> FilePage:
+        """One page of the names directly in a directory of the workspace.
+
+        Raises: FileNotFound, InvalidInput for a foreign cursor, StoreUnavailable.
+        """
+        prefix = f"{session_id}/{path}/" if path else f"{session_id}/"
+        request: dict[str, Any] = {"MaxKeys": limit, "Delimiter": "/"}
+        if cursor is not None:
+            asked, token = cursors.decode(cursor, str, str)
+            if asked != path:
+                raise cursors.refused()
+            request["ContinuationToken"] = token
+        with mapped():
+            answer = await self._client.list_objects_v2(
+                Bucket=self._bucket, Prefix=prefix, **request
+            )
+        contents, folders = answer.get("Contents", []), answer.get("CommonPrefixes", [])
+        if path and not contents and not folders and cursor is None:
+            await self._must_be_directory(prefix, path)
+        entries = [
+            _entry(path, item["Key"][len(prefix) :], item["Size"], item["LastModified"])
+            for item in contents
+            # the marker of the directory itself, and of one that some client put beside it
+            if not item["Key"].endswith("/")
+        ]
+        entries += [_entry(path, item["Prefix"][len(prefix) :].rstrip("/")) for item in folders]
+        entries.sort(key=lambda entry: entry.name)
+        token = answer.get("NextContinuationToken") if answer["IsTruncated"] else None
+        next_cursor = cursors.encode(path, token) if token is not None else None
+        return FilePage(path=path, entries=entries, next_cursor=next_cursor)
+
+    async def _must_be_directory(self, prefix: str, path: str) -> None:
+        """An empty directory is in no listing of its own; only HEAD knows it."""
+        with mapped():
+            try:
+                await self._client.head_object(Bucket=self._bucket, Key=prefix)
+            except ClientError as error:
+                if _code(error) not in MISSING:
+                    raise
+                raise FileNotFound(
+                    f"There is no directory {path!r} in the workspace.",
+                    hint="List its parent to see what is there.",
+                ) from error
+
+    @contextlib.asynccontextmanager
+    async def open(
+        self, session_id: UUID, path: str, byte_range: str | None = None
+    ) -> AsyncIterator[OpenFile]:
+        """A file, or the range of it that a `Range` header asks for.
+
+        A header that is malformed or asks for several ranges is ignored, as RFC 9110 allows.
+
+        Raises: FileNotFound, RangeNotSatisfiable, StoreUnavailable; also while it is read.
+        """
+        request: dict[str, Any] = {}
+        if byte_range is not None and RANGE.fullmatch(byte_range):
+            request["Range"] = byte_range
+        with mapped():
+            try:
+                answer = await self._client.get_object(
+                    Bucket=self._bucket, Key=f"{session_id}/{path}", **request
+                )
+            except ClientError as error:
+                raise _read_error(error, path) from error
+            body = answer["Body"]
+            async with body:
+                yield OpenFile(
+                    size=answer["ContentLength"],
+                    etag=answer.get("ETag", ""),
+                    modified_at=answer["LastModified"],
+                    content_range=answer.get("ContentRange") or None,
+                    chunks=body.iter_chunks(CHUNK_BYTES),
+                )
+
+    async def delete_tree(self, directory: str) -> int:
+        """Delete every object under `directory/` and no other; says how many there were.
+
+        Raises: StoreUnavailable.
+        """
+        prefix = directory.rstrip("/") + "/"
+        deleted = 0
+        with mapped():
+            while True:
+                answer = await self._client.list_objects_v2(
+                    Bucket=self._bucket, Prefix=prefix, MaxKeys=BATCH
+                )
+                keys = [item["Key"] for item in answer.get("Contents", [])]
+                if not keys:
+                    break
+                await self._delete(keys)
+                deleted += sum(not key.endswith("/") for key in keys)
+            await self._delete_directories(prefix)
+        return deleted
+
+    async def _delete(self, keys: list[str]) -> None:
+        answer = await self._client.delete_objects(
+            Bucket=self._bucket,
+            Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True},
+        )
+        failed = answer.get("Errors", [])
+        if failed:
+            # the loop ends here and not by listing the same keys for ever
+            raise StoreUnavailable(
+                f"The object store did not delete {len(failed)} of {len(keys)} objects "
+                f"({failed[0].get('Code', '')}).",
+                hint="Delete the session again.",
+            )
+
+    async def _delete_directories(self, prefix: str) -> None:
+        """SeaweedFS keeps directories that have no key; they show as common prefixes only."""
+        found, index = [prefix], 0
+        while index < len(found):
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=found[index], Delimiter="/"
+            )
+            async for page in pages:
+                found += [item["Prefix"] for item in page.get("CommonPrefixes", [])]
+            index += 1
+        # children first: each was found after its parent
+        found.reverse()
+        for start in range(0, len(found), BATCH):
+            await self._delete(found[start : start + BATCH])
+
+
+def _read_error(error: ClientError, path: str) -> Exception:
+    if _code(error) in MISSING:
+        return FileNotFound(
+            f"There is no file {path!r} in the workspace.",
+            hint="What a running turn wrote may not be stored yet; see the live view.",
+        )
+    if _code(error) == "InvalidRange":
+        headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+        size = re.fullmatch(r"bytes \*/(\d+)", headers.get("content-range", ""))
+        details = {"size": int(size[1])} if size is not None else {}
+        return RangeNotSatisfiable(
+            f"The file {path!r} has no such range.", hint="Ask for a range inside it.", **details
+        )
+    return error
+
+
+def _entry(
+    path: str, name: str, size: int | None = None, modified_at: datetime | None = None
+) -> FileEntry:
+    return FileEntry(
+        path=f"{path}/{name}" if path else name,
+        name=name,
+        kind="directory" if size is None else "file",
+        size=size,
+        modified_at=modified_at,
+    )
+
+
+@contextlib.asynccontextmanager
+async def open_store(settings: Settings) -> AsyncIterator[Store]:
+    """The store for the time of the block."""
+    session = aioboto3.Session(
+        aws_access_key_id=settings.s3_access_key,
+        aws_secret_access_key=settings.s3_secret_key.get_secret_value(),
+        region_name="us-east-1",
+    )
+    config = AioConfig(
+        connect_timeout=5,
+        read_timeout=60,
+        retries={"mode": "standard", "max_attempts": 2},
+        max_pool_connections=32,
+        s3={"addressing_style": "path"},
+        # SeaweedFS is behind no proxy and needs no checksum trailers
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        proxies={},
+    )
+    async with session.client("s3", endpoint_url=settings.s3_endpoint, config=config) as client:
+        yield Store(client, settings.s3_bucket)

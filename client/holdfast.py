@@ -1,0 +1,163 @@
+"""The client itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID
+
+import httpx
+from pydantic import SecretStr
+
+from client import settings
+from client.files import Files, Live
+from client.follow import STREAM_TIMEOUT, Patience, follow, lines, placed
+from client.sessions import Id, Sessions, Turns
+from client.wire import Wire, build
+from contracts import errors
+from contracts.bodies import (
+    Capabilities,
+    Choices,
+    Health,
+    InvokeData,
+    InvokeInputs,
+    InvokeMessage,
+    InvokeRequest,
+    Readiness,
+    SandboxList,
+)
+from contracts.events import TURN_END_TYPES, Event
+
+NOT_READY = frozenset({503})
+
+
+class Holdfast:
+    """A stack, over HTTP. Enter it with `async with`; `http` is for tests and special transports.
+
+    Every method raises HoldfastError and nothing else from the wire: the error that the
+    api told, or Unavailable when it does not answer.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | SecretStr,
+        *,
+        http: httpx.AsyncClient | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        secret = SecretStr(token) if isinstance(token, str) else token
+        self._own = http is None
+        # Proxies of the environment are left out: the token is for the stack alone.
+        self._http = http or httpx.AsyncClient(trust_env=False)
+        self._wire = Wire(self._http, url, secret)
+        self._patience = patience or Patience()
+        self.sessions = Sessions(self._wire)
+        self.turns = Turns(self._wire, self._patience)
+        self.files = Files(self._wire)
+        self.live = Live(self._wire)
+
+    @classmethod
+    def from_env(cls) -> Self:
+        """The stack that HOLDFAST_URL and HOLDFAST_TOKEN name.
+
+        Raises: InvalidInput when they are not set.
+        """
+        target = settings.from_env()
+        return cls(target.url, target.token)
+
+    @classmethod
+    def discover(cls, start: Path | None = None) -> Self:
+        """The stack of the environment, else of the project around `start` (the working directory).
+
+        Raises: InvalidInput, Unavailable.
+        """
+        target = settings.discover(start)
+        return cls(target.url, target.token)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._own:
+            await self._http.aclose()
+
+    def events(
+        self, session_id: Id, *, after: int = 0, follow: bool = True
+    ) -> AsyncGenerator[Event, None]:
+        """The transcript after event `after`, once and in order, across broken connections.
+
+        With `follow` it waits for new events for ever; without, it ends with the last stored one.
+        Raises: StreamGap when an event is missing, Unavailable, SessionNotFound.
+        """
+        return self._events(session_id, after, follow)
+
+    def _events(self, session_id: Id, after: int, live: bool) -> AsyncGenerator[Event, None]:
+        return follow(self._wire, session_id, after=after, live=live, patience=self._patience)
+
+    async def invoke(
+        self,
+        prompt: str | None = None,
+        *,
+        session_id: UUID | None = None,
+        force: bool = False,
+        **choices: Any,
+    ) -> AsyncGenerator[Event, None]:
+        """`POST /invoke`: sends, steers (`force`), cancels (no prompt) or attaches (both).
+
+        After the first event it survives a broken connection as `events` does.
+        Raises: TurnRunning, NoTurnRunning, SessionNotFound, StreamGap, Unavailable.
+        """
+        messages = [InvokeMessage(content=prompt)] if prompt is not None else []
+        body = InvokeRequest(
+            session_id=session_id,
+            data=InvokeData(
+                inputs=InvokeInputs(messages=messages), parameters=build(Choices, **choices)
+            ),
+            force=force,
+        )
+        last: Event | None = None
+        try:
+            async with self._wire.open(
+                "POST", "/invoke", body=body, limits=STREAM_TIMEOUT
+            ) as response:
+                async for line in lines(response):
+                    if line.strip():
+                        last = placed(line)
+                        yield last
+        except errors.HoldfastError as error:
+            if last is None or not error.retryable:
+                raise
+        if last is None or last.type in TURN_END_TYPES or last.session_id is None:
+            return
+        turn_id, after = last.turn_id, last.seq or 0
+        async with aclosing(self._events(last.session_id, after, True)) as events:
+            async for event in events:
+                if event.turn_id == turn_id:
+                    yield event
+                    if event.type in TURN_END_TYPES:
+                        return
+
+    async def capabilities(self) -> Capabilities:
+        """What this stack can run."""
+        return await self._wire.call("GET", "/capabilities", Capabilities)
+
+    async def sandboxes(self) -> SandboxList:
+        """The sandboxes that exist now."""
+        return await self._wire.call("GET", "/sandboxes", SandboxList)
+
+    async def health(self) -> Health:
+        """Whether the api answers; needs no token."""
+        return await self._wire.call("GET", "/healthz", Health)
+
+    async def ready(self) -> Readiness:
+        """Whether every part that the api needs answers it; `ready` may be false."""
+        return await self._wire.call("GET", "/readyz", Readiness, accept=NOT_READY)

@@ -1,0 +1,280 @@
+"""Sessions and turns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+from uuid import UUID
+
+from client.follow import Patience, follow
+from client.wire import SLOW_TIMEOUT, Wire, build, segment
+from contracts import errors
+from contracts.bodies import (
+    MAX_PROMPT_CHARS,
+    Killed,
+    Permissions,
+    Session,
+    SessionCreate,
+    SessionDeleted,
+    SessionPage,
+    SessionPatch,
+    Turn,
+    TurnCreate,
+    TurnPage,
+)
+from contracts.events import TURN_END_TYPES, Event
+
+Id = UUID | str
+
+PAGE = 100
+# How many candidates an ambiguous prefix names.
+SHOWN_CANDIDATES = 5
+
+
+def session_path(session_id: Id) -> str:
+    return f"/sessions/{segment(str(session_id))}"
+
+
+class Sessions:
+    """`hf.sessions`."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    async def create(
+        self,
+        *,
+        title: str = "",
+        harness: str | None = None,
+        provider: str | None = None,
+        model: str | None = None,
+        reasoning: str | None = None,
+        permissions: Permissions | None = None,
+    ) -> Session:
+        """A new session; what is left out is the stack's default.
+
+        Raises: UnknownHarness, UnknownProvider, InvalidInput.
+        """
+        body = build(
+            SessionCreate,
+            title=title,
+            harness=harness,
+            provider=provider,
+            model=model,
+            reasoning=reasoning,
+            permissions=permissions,
+        )
+        return await self._wire.call("POST", "/sessions", Session, body=body)
+
+    async def list(self, *, archived: bool = False) -> AsyncGenerator[Session, None]:
+        """Every session that is, or is not, archived, the last used first; all pages of them."""
+        cursor: str | None = None
+        while True:
+            page = await self._wire.call(
+                "GET",
+                "/sessions",
+                SessionPage,
+                params={"limit": PAGE, "cursor": cursor, "archived": archived},
+            )
+            for session in page.sessions:
+                yield session
+            cursor = next_cursor(cursor, page.next_cursor)
+            if cursor is None:
+                return
+
+    async def get(self, session_id: Id) -> Session:
+        """Raises: SessionNotFound."""
+        return await self._wire.call("GET", session_path(session_id), Session)
+
+    async def rename(self, session_id: Id, title: str) -> Session:
+        """Raises: SessionNotFound, InvalidInput."""
+        return await self._patch(session_id, title=title)
+
+    async def archive(self, session_id: Id, archived: bool = True) -> Session:
+        """Raises: SessionNotFound."""
+        return await self._patch(session_id, archived=archived)
+
+    async def delete(self, session_id: Id) -> SessionDeleted:
+        """Removes the session's sandbox, objects and rows, and says how many of each.
+
+        Raises: SessionNotFound, Unavailable.
+        """
+        return await self._wire.call(
+            "DELETE", session_path(session_id), SessionDeleted, limits=SLOW_TIMEOUT
+        )
+
+    async def kill(self, session_id: Id) -> Killed:
+        """SIGKILL to the session's sandbox; its files and its transcript stay.
+
+        Raises: SessionNotFound, Unavailable.
+        """
+        return await self._wire.call(
+            "POST", f"{session_path(session_id)}/kill", Killed, limits=SLOW_TIMEOUT
+        )
+
+    async def resolve(self, ref: str) -> Session:
+        """The session that `ref` names: an id, a prefix that only one id has, or `last`.
+
+        Raises: SessionNotFound, InvalidInput when several match.
+        """
+        if ref == "last":
+            return await self._last()
+        try:
+            return await self.get(UUID(ref))
+        except ValueError:
+            pass
+        wanted = ref.lower().replace("-", "")
+        if not re.fullmatch(r"[0-9a-f]{1,32}", wanted):
+            raise errors.SessionNotFound(
+                f"{ref!r} is not a session id", hint="an id, a prefix of one, or `last`"
+            )
+        # By id: one that is used while we page may be listed twice.
+        found = {
+            session.id: session
+            for archived in (False, True)
+            async for session in self.list(archived=archived)
+            if session.id.hex.startswith(wanted)
+        }
+        if len(found) == 1:
+            return found.popitem()[1]
+        if not found:
+            raise errors.SessionNotFound(f"no session starts with {ref!r}", hint="holdfast ls")
+        shown = ", ".join(str(each) for each in [*found][:SHOWN_CANDIDATES])
+        raise errors.InvalidInput(
+            f"{len(found)} sessions start with {ref!r}", hint=f"give more of it: {shown}"
+        )
+
+    async def _last(self) -> Session:
+        async with aclosing(self.list(archived=False)) as sessions:
+            async for session in sessions:
+                return session
+        raise errors.SessionNotFound("there is no session yet", hint="holdfast new")
+
+    async def _patch(self, session_id: Id, **changes: Any) -> Session:
+        body = build(SessionPatch, **changes)
+        return await self._wire.call("PATCH", session_path(session_id), Session, body=body)
+
+
+class Turns:
+    """`hf.turns`."""
+
+    def __init__(self, wire: Wire, patience: Patience) -> None:
+        self._wire = wire
+        self._patience = patience
+
+    async def start(
+        self,
+        session_id: Id,
+        prompt: str,
+        *,
+        harness: str | None = None,
+        provider: str | None = None,
+        model: str | None = None,
+        reasoning: str | None = None,
+        permissions: Permissions | None = None,
+    ) -> Turn:
+        """Starts a turn and returns at once. It goes on whether anyone follows it or not.
+
+        Never sent twice: after an Unavailable, look at the session before trying again.
+        Raises: SessionNotFound, TurnRunning, UnknownHarness, UnknownProvider, TooLarge.
+        """
+        # Here as well as in the api, which may hang up before it has read all of it.
+        if len(prompt) > MAX_PROMPT_CHARS:
+            raise errors.TooLarge(f"a prompt has at most {MAX_PROMPT_CHARS} characters")
+        body = build(
+            TurnCreate,
+            prompt=prompt,
+            harness=harness,
+            provider=provider,
+            model=model,
+            reasoning=reasoning,
+            permissions=permissions,
+        )
+        return await self._wire.call("POST", f"{session_path(session_id)}/turns", Turn, body=body)
+
+    async def get(self, session_id: Id, turn_id: Id) -> Turn:
+        """Raises: SessionNotFound, TurnNotFound."""
+        return await self._wire.call("GET", self._path(session_id, turn_id), Turn)
+
+    async def list(self, session_id: Id) -> AsyncGenerator[Turn, None]:
+        """The turns in the order of the conversation, all pages of them.
+
+        Raises: SessionNotFound.
+        """
+        path, cursor = f"{session_path(session_id)}/turns", None
+        while True:
+            page = await self._wire.call(
+                "GET", path, TurnPage, params={"limit": PAGE, "cursor": cursor}
+            )
+            for turn in page.turns:
+                yield turn
+            cursor = next_cursor(cursor, page.next_cursor)
+            if cursor is None:
+                return
+
+    async def cancel(self, session_id: Id, turn_id: Id) -> Turn:
+        """Asks for the end of a turn; the end itself is an event.
+
+        Raises: TurnNotFound, NoTurnRunning.
+        """
+        path = f"{self._path(session_id, turn_id)}/cancel"
+        return await self._wire.call("POST", path, Turn)
+
+    async def follow(self, turn: Turn) -> AsyncGenerator[Event, None]:
+        """The turn's events from its first to its end.
+
+        Raises: StreamGap, Unavailable, SessionNotFound.
+        """
+        after = max(0, turn.first_seq - 1)
+        async with aclosing(
+            follow(self._wire, turn.session_id, after=after, live=True, patience=self._patience)
+        ) as events:
+            async for event in events:
+                if event.turn_id != turn.id:
+                    continue
+                yield event
+                if event.type in TURN_END_TYPES:
+                    return
+
+    async def run(
+        self,
+        session_id: Id,
+        prompt: str,
+        *,
+        harness: str | None = None,
+        provider: str | None = None,
+        model: str | None = None,
+        reasoning: str | None = None,
+        permissions: Permissions | None = None,
+    ) -> AsyncGenerator[Event, None]:
+        """Starts a turn and follows it to its end; leaving early does not stop the turn.
+
+        Raises: what `start` and `follow` raise.
+        """
+        turn = await self.start(
+            session_id,
+            prompt,
+            harness=harness,
+            provider=provider,
+            model=model,
+            reasoning=reasoning,
+            permissions=permissions,
+        )
+        async with aclosing(self.follow(turn)) as events:
+            async for event in events:
+                yield event
+
+    def _path(self, session_id: Id, turn_id: Id) -> str:
+        return f"{session_path(session_id)}/turns/{segment(str(turn_id))}"
+
+
+def next_cursor(asked: str | None, answered: str | None) -> str | None:
+    """The cursor of the next page.
+
+    Raises: HoldfastError when the api sends us round in a circle.
+    """
+    if answered is not None and answered == asked:
+        raise errors.HoldfastError("the api answered a page with its own cursor")
+    return answered

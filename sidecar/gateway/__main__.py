@@ -1,0 +1,40 @@
+"""`python -m sidecar.gateway`"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+
+import uvicorn
+
+from sidecar.gateway.control import control_app
+from sidecar.gateway.settings import Settings
+from sidecar.gateway.sockets import is_served, private_socket
+
+
+def main() -> None:
+    settings = Settings()
+    logging.basicConfig(
+        level=settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        stream=sys.stderr,
+    )
+    # httpx logs every URL it asks for at INFO; our own line says more
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    if is_served(settings.gateway_control):
+        sys.exit(f"Another gateway listens at {settings.gateway_control}: stop it first.")
+    config = uvicorn.Config(
+        control_app(settings),
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=2,
+    )
+    settings.gateway_control.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[private_socket(settings.gateway_control)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""What the gateway is told by its environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import AnyHttpUrl, Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="HOLDFAST_", env_ignore_empty=True, frozen=True)
+
+    gateway_control: Path
+    gateway_dir: Path
+    log_level: str = "INFO"
+
+    # The vendors' own names, so that a key which is set already is found.
+    anthropic_api_key: SecretStr | None = Field(None, validation_alias="ANTHROPIC_API_KEY")
+    openai_api_key: SecretStr | None = Field(None, validation_alias="OPENAI_API_KEY")
+    anthropic_base_url: AnyHttpUrl = Field(
+        AnyHttpUrl("https://api.anthropic.com"), validation_alias="ANTHROPIC_BASE_URL"
+    )
+    openai_base_url: AnyHttpUrl = Field(
+        AnyHttpUrl("https://api.openai.com"), validation_alias="OPENAI_BASE_URL"
+    )

@@ -1,0 +1,163 @@
+"""The sessions' unix sockets: opened and closed as it runs, found again when it starts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Self
+from uuid import UUID
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+logger = logging.getLogger(__name__)
+
+_SUFFIX = ".sock"
+# Longer than any harness keeps an idle connection, so that the harness is the one to close it and
+# never sends a request into a connection that is just being closed.
+_KEEP_ALIVE_SECONDS = 120
+
+
+class _Listener:
+    """One listening socket, served by uvicorn's own protocol class with an app of its own.
+
+    A `uvicorn.Server` per session would bring a main loop, signal handlers and a start-up phase
+    each; the protocol class is all of it that HTTP needs.
+    """
+
+    def __init__(self, path: Path, server: asyncio.Server, state: ServerState) -> None:
+        self.path = path
+        self._server = server
+        self._state = state
+        self._inode = path.stat().st_ino
+
+    @classmethod
+    async def open(cls, path: Path, app: ASGIApp) -> Self:
+        config = uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        )
+        state = ServerState()
+        # not create_unix_server: from Python 3.13 on that removes the path when it closes, and a
+        # path that stays is how the next gateway knows which sessions to serve
+        server = await asyncio.get_running_loop().create_server(
+            lambda: H11Protocol(config, state, {}), sock=private_socket(path)
+        )
+        return cls(path, server, state)
+
+    def is_current(self) -> bool:
+        """False when something else took the path, or removed it."""
+        try:
+            return self.path.stat().st_ino == self._inode
+        except FileNotFoundError:
+            return False
+
+    def close(self) -> None:
+        """Stop at once: a running request is cut off, and its work ends with it."""
+        self._server.close()
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+
+
+class SessionSockets:
+    """Which sessions are served, and where."""
+
+    def __init__(self, directory: Path, app_for: Callable[[str], ASGIApp]) -> None:
+        self._directory = directory
+        self._app_for = app_for
+        self._listeners: dict[UUID, _Listener] = {}
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[Self]:
+        """Serve the sockets left by the gateway before this one, and leave them to the next."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            for path in sorted(self._directory.glob(f"*{_SUFFIX}")):
+                session_id = _session_of(path)
+                if session_id and path.is_socket():
+                    await self.open(session_id)
+            yield self
+        finally:
+            for listener in self._listeners.values():
+                listener.close()
+
+    async def open(self, session_id: UUID) -> Path:
+        async with self._lock:
+            listener = self._listeners.get(session_id)
+            if listener and listener.is_current():
+                return listener.path
+            if listener:
+                listener.close()
+            path = self._directory / f"{session_id}{_SUFFIX}"
+            self._listeners[session_id] = await _Listener.open(path, self._app_for(str(session_id)))
+            logger.info("session=%s socket opened", session_id)
+            return path
+
+    async def close(self, session_id: UUID) -> bool:
+        """False when the session had no socket."""
+        async with self._lock:
+            listener = self._listeners.pop(session_id, None)
+            if listener is None:
+                return False
+            listener.close()
+            listener.path.unlink(missing_ok=True)
+            logger.info("session=%s socket closed", session_id)
+            return True
+
+
+def private_socket(path: Path) -> socket.socket:
+    """A socket at `path`, mode 0600; it takes the place, and the owner, of one that is there."""
+    owner = _remove_stale(path)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)  # from its first moment on: no one may connect before a chmod
+    try:
+        listening.bind(str(path))
+    except OSError:
+        listening.close()
+        raise
+    finally:
+        os.umask(mask)
+    if owner and owner != (os.geteuid(), os.getegid()):
+        os.chown(path, *owner)  # a sandbox's user was given it
+    return listening
+
+
+def is_served(path: Path) -> bool:
+    """Whether a process listens at `path`."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+    return True
+
+
+def _remove_stale(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.lstat()
+        path.unlink()
+    except FileNotFoundError:
+        return None
+    return status.st_uid, status.st_gid
+
+
+def _session_of(path: Path) -> UUID | None:
+    try:
+        session_id = UUID(path.stem)
+    except ValueError:
+        return None
+    return session_id if str(session_id) == path.stem else None

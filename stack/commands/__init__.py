@@ -1,0 +1,22 @@
+"""The user commands: everything that `holdfast` does over the api."""
+
+from __future__ import annotations
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the user commands to the root app."""
+    # Here and not above: matrix_test itself uses this package's terminal.
+    import matrix_test
+    from stack.commands import files, run, sessions
+
+    app.command("new")(sessions.new)
+    app.command("run")(run.run)
+    app.command("ls")(sessions.ls)
+    app.command("show")(sessions.show)
+    app.command("files")(files.files)
+    app.command("cat")(files.cat)
+    app.command("kill")(sessions.kill)
+    app.command("rm")(sessions.rm)
+    app.command("matrix")(matrix_test.matrix)

@@ -1,0 +1,24 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from contracts.bodies import Permissions
+
+SessionRef = Annotated[
+    str, typer.Argument(metavar="SESSION", help="Id, a unique prefix of one, or `last`.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+Harness = Annotated[str | None, typer.Option("--harness", help="claude, codex, opencode or pi.")]
+Provider = Annotated[str | None, typer.Option("--provider", help="Where the sandbox runs.")]
+Model = Annotated[str | None, typer.Option("--model", help="A model the harness knows.")]
+Reasoning = Annotated[str | None, typer.Option("--reasoning", help="Effort: low, medium, …")]
+PermissionMode = Annotated[
+    Permissions | None, typer.Option("--permissions", help="Whether tools ask first.")
+]
+LiveView = Annotated[
+    bool, typer.Option("--live", help="As the sandbox sees it now, not as the store has it.")
+]

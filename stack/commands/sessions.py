@@ -1,0 +1,137 @@
+"""`new`, `ls`, `show`, `kill`, `rm`."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from contracts.bodies import Session, SessionPage
+from stack.commands import options as opt
+from stack.commands.connect import connect
+from stack.commands.terminal import command, console, one_line, put_json, styled
+from stack.commands.view import TranscriptView, plural
+
+
+@command
+async def new(
+    title: Annotated[str, typer.Option("--title")] = "",
+    harness: opt.Harness = None,
+    provider: opt.Provider = None,
+    model: opt.Model = None,
+    reasoning: opt.Reasoning = None,
+    permissions: opt.PermissionMode = None,
+    as_json: opt.Json = False,
+) -> None:
+    """Make a session and print its id."""
+    async with connect() as hf:
+        session = await hf.sessions.create(
+            title=title,
+            harness=harness,
+            provider=provider,
+            model=model,
+            reasoning=reasoning,
+            permissions=permissions,
+        )
+    if as_json:
+        put_json(session)
+    else:
+        typer.echo(str(session.id))
+
+
+@command
+async def ls(
+    archived: Annotated[bool, typer.Option("--archived", help="The archived ones.")] = False,
+    as_json: opt.Json = False,
+) -> None:
+    """List the sessions."""
+    async with connect() as hf:
+        sessions = [session async for session in hf.sessions.list(archived=archived)]
+    if as_json:
+        put_json(SessionPage(sessions=sessions))
+        return
+    if not sessions:
+        console(stderr=True).print(styled('no session yet: holdfast run "…"', "dim"))
+        return
+    console().print(_table(sessions))
+
+
+@command
+async def show(
+    session: opt.SessionRef,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for what comes next.")
+    ] = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Show a session's transcript."""
+    async with connect() as hf:
+        found = await hf.sessions.resolve(session)
+        view = TranscriptView(console())
+        async with aclosing(hf.events(found.id, follow=follow)) as events:
+            async for event in events:
+                if as_json:
+                    put_json(event)
+                else:
+                    view.show(event)
+        view.close()
+
+
+@command
+async def kill(session: opt.SessionRef, as_json: opt.Json = False) -> None:
+    """Kill a session's sandbox with SIGKILL; files and transcript stay."""
+    async with connect() as hf:
+        found = await hf.sessions.resolve(session)
+        killed = await hf.sessions.kill(found.id)
+    if as_json:
+        put_json(killed)
+    elif killed.killed:
+        console().print(styled(f"killed sandbox {killed.sandbox_id}"))
+    else:
+        console().print(styled("the session has no sandbox", "dim"))
+
+
+@command
+async def rm(
+    session: opt.SessionRef,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Remove a session: its sandbox, its files, its transcript."""
+    async with connect() as hf:
+        found = await hf.sessions.resolve(session)
+        if not yes:
+            name = f"{found.id} {one_line(found.title)}".strip()
+            typer.confirm(f"Remove session {name} and all its files?", abort=True, err=True)
+        gone = await hf.sessions.delete(found.id)
+    if as_json:
+        put_json(gone)
+        return
+    counts = (
+        (gone.sandboxes, "sandbox" if gone.sandboxes == 1 else "sandboxes"),
+        (gone.objects, plural(gone.objects, "object")),
+        (gone.turns, plural(gone.turns, "turn")),
+        (gone.events, plural(gone.events, "event")),
+    )
+    told = ", ".join(f"{count} {word}" for count, word in counts)
+    console().print(styled(f"removed {gone.session_id}: {told}"))
+
+
+def _table(sessions: list[Session]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("session", no_wrap=True)
+    for name in ("title", "harness", "provider", "state", "used"):
+        table.add_column(name, overflow="ellipsis", no_wrap=True)
+    for session in sessions:
+        running = session.running_turn is not None
+        table.add_row(
+            str(session.id),
+            styled(one_line(session.title, 60)),
+            styled(session.harness),
+            styled(session.provider),
+            styled("running", "yellow") if running else styled("idle", "dim"),
+            session.updated_at.astimezone().strftime("%Y-%m-%d %H:%M"),
+        )
+    return table

@@ -1,0 +1,249 @@
+"""A fault injector in the sidecar's place: it speaks its wire, and breaks it on demand.
+
+It runs nothing. It exists for what a real sidecar must never be made to do: streams that are cut
+in the middle of a line, repeated, jumped, or garbled; 503s; runs that are forgotten or never end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from contracts.bodies import (
+    Capabilities,
+    FileEntry,
+    FilePage,
+    HarnessBody,
+    Killed,
+    ProviderBody,
+    Released,
+    RunBody,
+    RunRequest,
+    SandboxBody,
+    SandboxList,
+)
+from contracts.errors import FileNotFound, HoldfastError, RunNotFound
+from contracts.events import TURN_END_TYPES, dumps
+
+SECRET = "injector-secret"
+STREAM_BOUND = 60.0
+
+CAPABILITIES = Capabilities(
+    harnesses=[
+        HarnessBody(name="claude", title="Claude Code", can_ask=True),
+        HarnessBody(name="pi", title="pi", can_ask=False),
+    ],
+    providers=[
+        ProviderBody(name="local", title="Local", available=True, engine="weed"),
+        ProviderBody(name="e2b", title="E2B", available=False, reason="E2B_API_KEY is not set."),
+    ],
+    default_harness="claude",
+    default_provider="local",
+)
+
+# What a connection sends instead of the journal's lines, given those; None cuts it there.
+Fault = Callable[[list[bytes]], list[bytes | None]]
+
+
+def event_line(n: int, kind: str, **fields: Any) -> bytes:
+    return dumps({"n": n, "event": {"type": kind, **fields}}) + b"\n"
+
+
+def numbered(*events: tuple[str, dict[str, Any]]) -> list[bytes]:
+    return [event_line(n, kind, **fields) for n, (kind, fields) in enumerate(events, start=1)]
+
+
+def short_run(text: str = "done") -> list[bytes]:
+    """A run as a real one looks, in six lines."""
+    receipt = {"engine": "weed", "files": 1, "bytes": 5, "manifest_sha256": "0" * 64, "took": 0.1}
+    return numbered(
+        ("sandbox.creating", {"provider": "local"}),
+        ("sandbox.ready", {"provider": "local", "sandbox_id": "box-1", "took": 0.2}),
+        ("message", {"role": "assistant", "text": text}),
+        ("usage", {"input_tokens": 1, "output_tokens": 2}),
+        ("receipt", receipt),
+        ("turn.completed", {"stop_reason": "end_turn"}),
+    )
+
+
+@dataclass
+class FaultyRun:
+    """One run: its journal, and a fault for each of its first connections."""
+
+    request: RunRequest
+    journal: list[bytes] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    connections: list[int] = field(default_factory=list)
+    cancels: int = 0
+    deaf: bool = False
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.journal) and json.loads(self.journal[-1])["event"]["type"] in (
+            TURN_END_TYPES
+        )
+
+    def say(self, kind: str, **fields: Any) -> None:
+        self.journal.append(event_line(len(self.journal) + 1, kind, **fields))
+
+    def body(self) -> RunBody:
+        return RunBody(
+            turn_id=self.request.turn_id,
+            session_id=self.request.session_id,
+            state="ended" if self.ended else "running",
+            last_n=len(self.journal),
+        )
+
+    async def stream(self, after: int) -> AsyncIterator[bytes]:
+        self.connections.append(after)
+        if self.faults:
+            for line in self.faults.pop(0)(self.journal[after:]):
+                if line is None:
+                    raise ConnectionAbortedError
+                yield line
+            return
+        async with asyncio.timeout(STREAM_BOUND):
+            sent = after
+            while True:
+                for line in self.journal[sent:]:
+                    yield line
+                    sent += 1
+                if self.ended and sent >= len(self.journal):
+                    return
+                await asyncio.sleep(0.01)
+
+
+class FaultInjector:
+    """The wire of a sidecar. `plan` says what a run that is asked for shall be."""
+
+    def __init__(self) -> None:
+        self.runs: dict[UUID, FaultyRun] = {}
+        self.plan: Callable[[FaultyRun], None] = lambda run: run.journal.extend(short_run())
+        # errors to answer the next calls of POST /runs with
+        self.start_errors: list[HoldfastError | None] = []
+        self.starts = 0
+        self.live: dict[str, bytes] = {}
+        self.boxes: dict[UUID, str] = {}
+        self.released: list[UUID] = []
+        self.lock = threading.Lock()
+
+    def app(self) -> Starlette:
+        routes = [
+            Route("/healthz", self._health),
+            Route("/capabilities", self._capabilities),
+            Route("/runs", self._start, methods=["POST"]),
+            Route("/runs/{turn_id:uuid}", self._run),
+            Route("/runs/{turn_id:uuid}/events", self._events),
+            Route("/runs/{turn_id:uuid}/cancel", self._cancel, methods=["POST"]),
+            Route("/sandboxes", self._sandboxes),
+            Route("/sessions/{sid:uuid}/kill", self._kill, methods=["POST"]),
+            Route("/sessions/{sid:uuid}", self._release, methods=["DELETE"]),
+            Route("/sessions/{sid:uuid}/live", self._live),
+            Route("/sessions/{sid:uuid}/live/file", self._live_file),
+        ]
+        return Starlette(routes=routes, exception_handlers={HoldfastError: _render})
+
+    async def _health(self, _request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def _capabilities(self, request: Request) -> Response:
+        if request.headers.get("authorization") != f"Bearer {SECRET}":
+            return JSONResponse({"error": {"code": "unauthenticated", "message": ""}}, 401)
+        return _json(CAPABILITIES)
+
+    async def _start(self, request: Request) -> Response:
+        self.starts += 1
+        body = RunRequest.model_validate_json(await request.body())
+        if self.start_errors:
+            error = self.start_errors.pop(0)
+            if error is None:
+                return Response("bad gateway", 502)
+            raise error
+        with self.lock:
+            run = self.runs.get(body.turn_id)
+            if run is None:
+                run = FaultyRun(body)
+                self.plan(run)
+                self.runs[body.turn_id] = run
+        return _json(run.body(), 202)
+
+    def _found(self, request: Request) -> FaultyRun:
+        run = self.runs.get(request.path_params["turn_id"])
+        if run is None:
+            raise RunNotFound("There is no such run.")
+        return run
+
+    async def _run(self, request: Request) -> Response:
+        return _json(self._found(request).body())
+
+    async def _events(self, request: Request) -> Response:
+        stream = self._found(request).stream(int(request.query_params["after"]))
+        return StreamingResponse(stream, media_type="application/x-ndjson")
+
+    async def _cancel(self, request: Request) -> Response:
+        run = self._found(request)
+        run.cancels += 1
+        if not run.ended and not run.deaf:
+            run.say("turn.cancelled", reason="asked to")
+        return _json(run.body(), 202)
+
+    async def _sandboxes(self, _request: Request) -> Response:
+        boxes = [
+            SandboxBody(session_id=sid, sandbox_id=box, provider="local", state="running")
+            for sid, box in self.boxes.items()
+        ]
+        return _json(SandboxList(sandboxes=boxes))
+
+    async def _kill(self, request: Request) -> Response:
+        sid = request.path_params["sid"]
+        box = self.boxes.pop(sid, None)
+        return _json(Killed(session_id=sid, killed=box is not None, sandbox_id=box))
+
+    async def _release(self, request: Request) -> Response:
+        sid = request.path_params["sid"]
+        self.released.append(sid)
+        box = self.boxes.pop(sid, None)
+        return _json(Released(session_id=sid, sandboxes=int(box is not None), mounts=0))
+
+    async def _live(self, request: Request) -> Response:
+        entries = [
+            FileEntry(path=path, name=path, kind="file", size=len(content))
+            for path, content in self.live.items()
+        ]
+        return _json(FilePage(path=request.query_params["path"], entries=entries))
+
+    async def _live_file(self, request: Request) -> Response:
+        content = self.live.get(request.query_params["path"])
+        if content is None:
+            raise FileNotFound("There is no such file.")
+        return Response(content, media_type="text/html")
+
+
+def _json(body: Any, status: int = 200) -> Response:
+    return Response(body.model_dump_json(), status, media_type="application/json")
+
+
+async def _render(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HoldfastError)
+    return JSONResponse({"error": error.body()}, error.status)
+
+
+@contextlib.contextmanager
+def planned(injector: FaultInjector, plan: Callable[[FaultyRun], None]) -> Any:
+    """Runs that are asked for within the block are made by `plan`."""
+    before, injector.plan = injector.plan, plan
+    try:
+        yield
+    finally:
+        injector.plan = before

@@ -1,0 +1,58 @@
+"""What every test may ask for. HOLDFAST_REQUIRE names what must be there: a skip is a failure."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from stack.install.binaries import find_bwrap
+from stack.settings import Settings
+from tests.services import SeaweedFS, seaweedfs, short_directory
+
+REQUIRED = frozenset(filter(None, os.environ.get("HOLDFAST_REQUIRE", "").split(",")))
+
+
+def missing(what: str, reason: str) -> NoReturn:
+    """Skip for want of `what`, or fail where the run requires it."""
+    if what in REQUIRED:
+        pytest.fail(f"{what} is required here: {reason}")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def bwrap() -> Path:
+    return find_bwrap(Settings())
+
+
+@pytest.fixture(scope="session")
+def fuse() -> None:
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR))
+    except OSError as error:
+        missing("fuse", f"/dev/fuse cannot be opened: {error}")
+
+
+@pytest.fixture(scope="session")
+def geesefs() -> Path:
+    found = shutil.which("geesefs")
+    if found is None:
+        missing("geesefs", "no geesefs on PATH")
+    return Path(found)
+
+
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    with short_directory() as path:
+        yield path
+
+
+@pytest.fixture(scope="session")
+async def store_service() -> AsyncIterator[SeaweedFS]:
+    with short_directory() as path:
+        async with seaweedfs(path) as service:
+            yield service

@@ -1,0 +1,82 @@
+"""What code in a box can see and reach: nothing but its own session and the gateway."""
+
+from __future__ import annotations
+
+import json
+import secrets
+
+import pytest
+
+from client import Holdfast
+from contracts.bodies import Session
+from tests.e2e.conftest import RunningStack, output, run
+
+
+async def in_box(hf: Holdfast, session: Session, command: str) -> str:
+    return output(await run(hf, session, f"run: {command}"))
+
+
+@pytest.fixture(scope="module")
+async def ports(stack: RunningStack) -> dict[str, int]:
+    status = json.loads(await stack.command("status", "--json"))
+    found: dict[str, int] = status["ports"]
+    assert len(found) >= 5, found
+    return found
+
+
+async def test_no_service_of_the_stack_can_be_reached(
+    hf: Holdfast, session: Session, ports: dict[str, int]
+) -> None:
+    for name, port in ports.items():
+        for number in (port, port + 10_000):
+            probe = f"timeout 5 bash -c '</dev/tcp/127.0.0.1/{number}' 2>&1 && echo OPEN; true"
+            assert "OPEN" not in await in_box(hf, session, probe), (name, number)
+    reach = "timeout 5 bash -c '</dev/tcp/127.0.0.1/8080' && echo OPEN"
+    assert "OPEN" in await in_box(hf, session, reach), "not even the gateway: the test is blind"
+
+
+async def test_no_other_sessions_file_process_or_socket_can_be_seen(
+    hf: Holdfast, session: Session, stack: RunningStack
+) -> None:
+    other = await hf.sessions.create(harness="pi")
+    word = f"secret-{secrets.token_hex(8)}"
+    await run(hf, other, f"write {word} to {word}.txt\nrun: nohup sleep 987 > /dev/null 2>&1 &")
+    search = (
+        f"grep -rls {word} / --exclude-dir=proc --exclude-dir=sys --exclude-dir=usr 2>/dev/null;"
+        f" find / -name '*{word}*' 2>/dev/null; cat /proc/[0-9]*/cmdline | tr '\\0' ' '"
+        " | grep -o '[s]leep 987'; find / -type s 2>/dev/null; true"
+    )
+    seen = await in_box(hf, session, search)
+    own_prompt = [line for line in seen.splitlines() if line.startswith("/home/agent/.pi/")]
+    assert set(seen.split()) - set(own_prompt) <= {"(no", "output)"}, seen
+    assert str(stack.data_dir) not in await in_box(hf, session, "cat /proc/self/mountinfo | head")
+    await hf.sessions.delete(other.id)
+
+
+async def test_no_key_or_secret_of_the_stack_is_in_a_box(
+    hf: Holdfast, session: Session, stack: RunningStack
+) -> None:
+    hidden = [stack.token]
+    hidden += list(json.loads((stack.data_dir / "store.json").read_text()).values())
+    hidden += [path.read_text().strip() for path in (stack.data_dir / "secrets").iterdir()]
+    everything = await in_box(
+        hf,
+        session,
+        "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | sort -u",
+    )
+    everything += await in_box(
+        hf, session, "find /home /run /tmp /etc -type f | xargs cat | strings"
+    )
+    assert "GATEWAY_TOKEN=" in everything, "the search does not see the environment"
+    for secret in hidden:
+        if len(secret) >= 12:
+            assert secret not in everything
+
+
+async def test_the_box_is_no_root_and_cannot_become_it(hf: Holdfast, session: Session) -> None:
+    assert "uid=1000" in await in_box(hf, session, "id")
+    status = await in_box(hf, session, "grep -E 'CapEff|CapBnd|NoNewPrivs' /proc/self/status")
+    assert status.split() == ["CapEff:", "0" * 16, "CapBnd:", "0" * 16, "NoNewPrivs:", "1"]
+    escape = "mount -t tmpfs x /tmp 2>&1; touch /usr/x /etc/x /opt/x 2>&1; true"
+    refused = await in_box(hf, session, escape)
+    assert refused.count("Read-only file system") == 3, refused

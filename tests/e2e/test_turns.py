@@ -1,0 +1,137 @@
+"""A durable turn with each of the four real harnesses."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+import pytest
+
+from client import Holdfast
+from contracts.bodies import Session
+from tests.e2e.conftest import HARNESSES, RunningStack, of_type, output, run, wait_for_event
+
+
+@pytest.mark.parametrize("harness", HARNESSES)
+async def test_files_and_conversation_survive_the_turns(
+    stack: RunningStack, hf: Holdfast, harness: str
+) -> None:
+    session = await hf.sessions.create(harness=harness)
+    first = await run(hf, session, "write hello to dir/hello.txt\nremember the word barnacle")
+    assert first[-1].type == "turn.completed"
+    assert await stack.stored(session, "dir/hello.txt") == b"hello"
+    [receipt] = of_type(first, "receipt")
+    assert (receipt.files, receipt.bytes) == (1, 5)
+
+    warm = await run(hf, session, "recall")
+    assert [event.rung for event in of_type(warm, "resume")] == ["warm"]
+    assert "barnacle" in "".join(event.text for event in of_type(warm, "message"))
+
+    killed = await hf.sessions.kill(session.id)
+    after = await run(hf, session, "run: cat dir/hello.txt")
+    assert after[-1].type == "turn.completed"
+    assert "hello" in output(after)
+    [ready] = of_type(after, "sandbox.ready")
+    assert ready.sandbox_id != killed.sandbox_id
+
+    events = [event async for event in hf.events(session.id, follow=False)]
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    deleted = await hf.sessions.delete(session.id)
+    assert (deleted.sandboxes, deleted.objects, deleted.turns) == (1, 1, 3)
+    assert await stack.stored(session, "dir/hello.txt") is None
+
+
+@pytest.mark.parametrize("harness", HARNESSES)
+async def test_cancel_leaves_no_process_of_the_tool_and_the_next_turn_works(
+    hf: Holdfast, harness: str
+) -> None:
+    session = await hf.sessions.create(harness=harness)
+    marker = f"60.{uuid.uuid4().int % 10**9}"
+    turn = await hf.turns.start(session.id, f"run: echo started; sleep {marker}; echo late")
+    await wait_for_event(hf, turn, "tool.call")
+    await until_sleeping(marker)
+    await hf.turns.cancel(session.id, turn.id)
+    end = await wait_for_event(hf, turn, "turn.cancelled")
+    assert end.reason
+    assert not await sleeping(marker)
+    after = await run(hf, session, "run: echo again-$((6*7))")
+    assert "again-42" in output(after)
+    await hf.sessions.delete(session.id)
+
+
+async def sleeping(marker: str) -> bool:
+    process = await asyncio.create_subprocess_exec(
+        "pgrep", "-x", "-f", f"sleep {marker}", stdout=asyncio.subprocess.DEVNULL
+    )
+    return await process.wait() == 0
+
+
+async def until_sleeping(marker: str) -> None:
+    async with asyncio.timeout(30):
+        while not await sleeping(marker):
+            await asyncio.sleep(0.05)
+
+
+async def test_another_model_is_taken_for_the_next_turn(hf: Holdfast, session: Session) -> None:
+    await run(hf, session, "remember limpet", model="scripted-1")
+    events = await run(hf, session, "recall", model="scripted-2")
+    assert events[-1].type == "turn.completed"
+    assert [event.rung for event in of_type(events, "resume")] == ["native"]
+    assert "limpet" in "".join(event.text for event in of_type(events, "message"))
+
+
+async def test_a_mount_daemon_that_dies_is_said_and_mended(
+    stack: RunningStack, hf: Holdfast, session: Session
+) -> None:
+    await run(hf, session, "write one to one.txt")
+    await kill_mount_daemon(stack, session)
+    events = await run(hf, session, "write two to two.txt")
+    assert events[-1].type == "turn.completed"
+    assert of_type(events, "mount.lost")
+    assert of_type(events, "mount.restored")
+    assert await stack.stored(session, "one.txt") == b"one"
+    assert await stack.stored(session, "two.txt") == b"two"
+
+
+async def kill_mount_daemon(stack: RunningStack, session: Session) -> None:
+    from sidecar.boxhost import processes
+    from sidecar.boxhost.mounts import Mounts
+
+    mount = Mounts(stack.data_dir).get(str(session.id))
+    assert mount is not None
+    assert processes.kill(mount.daemon)
+    assert await processes.wait_gone(mount.daemon, 10)
+
+
+async def test_a_sandbox_killed_in_the_middle_interrupts_the_turn_and_keeps_its_events(
+    stack: RunningStack, hf: Holdfast, session: Session
+) -> None:
+    turn = await hf.turns.start(session.id, "write kept to kept.txt\nwait 60 seconds")
+    await wait_for_event(hf, turn, "tool.result")
+    await hf.sessions.kill(session.id)
+    end = await wait_for_event(hf, turn, "turn.interrupted")
+    assert end.error.message
+    assert await stack.stored(session, "kept.txt") == b"kept"
+    events = await run(hf, session, "run: cat kept.txt")
+    assert "kept" in output(events)
+
+
+async def test_a_long_answer_arrives_whole_and_in_order(hf: Holdfast, session: Session) -> None:
+    events = await run(hf, session, "answer with 2000 words")
+    text = "".join(event.text for event in of_type(events, "message") if event.role == "assistant")
+    assert len(text.split()) >= 2000
+    assert len(of_type(events, "message")) < 500, "text is not joined"
+
+
+async def test_output_with_nul_and_broken_utf8_is_stored(hf: Holdfast, session: Session) -> None:
+    events = await run(hf, session, r"run: printf 'a\000b\377c\033[31m'; echo end")
+    assert events[-1].type == "turn.completed"
+    assert "end" in output(events)
+
+
+async def test_a_model_error_is_seen_and_the_session_goes_on(
+    hf: Holdfast, session: Session
+) -> None:
+    events = await run(hf, session, "fail with 400")
+    assert events[-1].type in ("turn.completed", "turn.failed")
+    assert (await run(hf, session, "say fine"))[-1].type == "turn.completed"
