@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 # up again after at most this long.
 SWEEP_EVERY = 10.0
 LOOK_EVERY = 1.0
+TITLE_CHARS = 80
 
 
 class Turns:
@@ -214,7 +215,7 @@ async def _insert(
     turn_id, epoch = uuid7(), locked.epoch + 1
     how = {name: getattr(chosen, name) for name in Chosen.__dataclass_fields__}
     new = NewTurn(turn_id, session.id, epoch, prompt, **how, first_seq=locked.last_seq + 1)
-    await sessions.start_turn(conn, session.id, epoch)
+    await sessions.start_turn(conn, session.id, epoch, title_of(prompt))
     await turns.insert(conn, new)
     await sandboxes.intend(conn, session.id, turn_id, chosen.provider, epoch)
     place = await transcript.lock(conn, turn_id)
@@ -226,6 +227,12 @@ async def _insert(
     assert turn is not None
     assert running is not None
     return turn, running
+
+
+def title_of(prompt: str) -> str:
+    """A session that was given no title is called by its first prompt."""
+    words = " ".join("".join(c if c.isprintable() else " " for c in prompt[:1000]).split())
+    return words if len(words) <= TITLE_CHARS else words[: TITLE_CHARS - 1] + "…"
 
 
 def check_prompt(prompt: str) -> None:

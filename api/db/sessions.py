@@ -128,13 +128,15 @@ async def lock(conn: Connection, session_id: UUID) -> Locked | None:
 
 
 START_TURN = """
-UPDATE sessions SET epoch = $2, updated_at = now() WHERE id = $1
+UPDATE sessions
+SET epoch = $2, updated_at = now(), title = CASE WHEN title = '' THEN $3 ELSE title END
+WHERE id = $1
 """
 
 
-async def start_turn(conn: Connection, session_id: UUID, epoch: int) -> None:
-    """Grant the session to the turn that has this epoch."""
-    await conn.execute(START_TURN, session_id, epoch)
+async def start_turn(conn: Connection, session_id: UUID, epoch: int, title: str) -> None:
+    """Grant the session to the turn that has this epoch; `title` is for one that has none."""
+    await conn.execute(START_TURN, session_id, epoch, title)
 
 
 TOUCH = "UPDATE sessions SET updated_at = now() WHERE id = $1"

@@ -19,7 +19,6 @@ router = APIRouter(tags=["invoke"])
 
 # How long steering waits for the cancelled turn to end.
 STEER_WITHIN = 60.0
-TITLE_CHARS = 80
 
 
 @router.post("/invoke", response_class=StreamingResponse)
@@ -32,7 +31,7 @@ async def invoke(body: InvokeRequest, services: Use) -> StreamingResponse:
     prompt = last_prompt(body)
     if prompt is not None:
         check_prompt(prompt)  # before a session is made for it
-        session = await _session(body, prompt, services)
+        session = await _session(body, services)
         if body.force:
             await _make_way(session, services)
         turn = await services.turns.start(session.id, prompt, body.data.parameters)
@@ -52,11 +51,11 @@ async def invoke(body: InvokeRequest, services: Use) -> StreamingResponse:
     return _stream(services, session.id, turn.id, turn.last_seq)
 
 
-async def _session(body: InvokeRequest, prompt: str, services: Services) -> Session:
+async def _session(body: InvokeRequest, services: Services) -> Session:
     if body.session_id is not None:
         return await services.sessions.get(body.session_id)
     asked = body.data.parameters.model_dump(include=set(Choices.model_fields))
-    return await services.sessions.create(SessionCreate(title=_title(prompt), **asked))
+    return await services.sessions.create(SessionCreate(**asked))
 
 
 async def _make_way(session: Session, services: Services) -> None:
@@ -118,8 +117,3 @@ def _not_text() -> InvalidInput:
         "The content of the message is not text.",
         hint='Send a string, or parts such as {"type": "text", "text": "…"}.',
     )
-
-
-def _title(prompt: str) -> str:
-    words = " ".join("".join(c if c.isprintable() else " " for c in prompt[:1000]).split())
-    return words if len(words) <= TITLE_CHARS else words[: TITLE_CHARS - 1] + "…"

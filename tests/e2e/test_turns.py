@@ -19,6 +19,7 @@ async def test_files_and_conversation_survive_the_turns(
     session = await hf.sessions.create(harness=harness)
     first = await run(hf, session, "write hello to dir/hello.txt\nremember the word barnacle")
     assert first[-1].type == "turn.completed"
+    assert (await hf.sessions.get(session.id)).title.startswith("write hello to dir/hello.txt")
     assert await stack.stored(session, "dir/hello.txt") == b"hello"
     [receipt] = of_type(first, "receipt")
     assert (receipt.files, receipt.bytes) == (1, 5)
