@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import pytest
 
-from stack.install.binaries import find_bwrap
+from stack.install.bubblewrap import install_bwrap
 from stack.settings import Settings
 from tests.services import SeaweedFS, seaweedfs, short_directory
 
@@ -26,7 +26,7 @@ def missing(what: str, reason: str) -> NoReturn:
 
 @pytest.fixture(scope="session")
 def bwrap() -> Path:
-    return find_bwrap(Settings())
+    return install_bwrap(Settings())
 
 
 @pytest.fixture(scope="session")

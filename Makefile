@@ -1,0 +1,86 @@
+# `make help` lists what there is. Everything runs from .venv, which `make setup` makes.
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+BIN := .venv/bin
+
+# uv may be installed outside PATH; looked up anew at each use, because `setup` may install it.
+UV = $(firstword $(shell command -v uv) $(wildcard $(HOME)/.local/bin/uv $(HOME)/.cargo/bin/uv .venv-uv/bin/uv))
+
+UV_PIN := 'uv>=0.8,<1'
+
+# The wheel with Node and npm, only where PATH has no Node >= 20 with npm.
+NODE_GROUP = $(shell command -v npm >/dev/null 2>&1 \
+	&& node -e 'process.exit(parseInt(process.versions.node) >= 20 ? 0 : 1)' >/dev/null 2>&1 \
+	|| echo --group node)
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: uv ## Install the pinned Python packages (PostgreSQL, SeaweedFS and bubblewrap among them)
+	@$(UV) sync --locked --quiet $(NODE_GROUP)
+
+# Into a directory of its own: it changes nothing on the machine, and works where the system's
+# Python is managed by the distribution, also without its package python3-venv.
+.PHONY: uv
+uv:
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Holdfast needs Python 3.11 or newer as python3" >&2; exit 1; }
+	@test -n "$(UV)" || { echo "installing uv"; rm -rf .venv-uv; \
+		{ python3 -m venv .venv-uv 2>/dev/null && .venv-uv/bin/python -m pip install --quiet $(UV_PIN); } \
+		|| { rm -rf .venv-uv; python3 -m pip install --quiet --target .venv-uv $(UV_PIN); } \
+		|| { echo "uv could not be installed; do it as https://docs.astral.sh/uv says" >&2; exit 1; }; \
+		echo '*' > .venv-uv/.gitignore; }
+
+.PHONY: install
+install: setup ## Install the harnesses into the cache of this user
+	@$(BIN)/holdfast install
+
+.PHONY: up
+up: setup ## Start everything in the foreground; Ctrl-C stops it
+	@$(BIN)/holdfast up
+
+.PHONY: up-detached
+up-detached: setup ## Start everything in the background
+	@$(BIN)/holdfast up --detach
+
+.PHONY: down
+down: setup ## Stop everything; the data stays
+	@$(BIN)/holdfast down
+
+.PHONY: status
+status: setup ## Show the parts of the stack
+	@$(BIN)/holdfast status || true
+
+.PHONY: logs
+logs: setup ## Follow the logs
+	@$(BIN)/holdfast logs --follow
+
+.PHONY: doctor
+doctor: setup ## Check this machine
+	@$(BIN)/holdfast doctor
+
+.PHONY: clean-data
+clean-data: setup ## Remove all data of this stack (asks first)
+	@$(BIN)/holdfast clean-data
+
+.PHONY: check
+check: setup ## Lint and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+.PHONY: test
+test: setup check install ## Everything that CI runs; PYTEST_ARGS adds to pytest's arguments
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+.PHONY: matrix
+matrix: setup ## Every harness on every provider, on the running stack; ARGS="--providers local"
+	@$(BIN)/python matrix_test.py $(ARGS)
+
+.PHONY: bench
+bench: setup ## All benchmarks
+	@set -e; for script in bench/*.py; do echo "== $$script"; $(BIN)/python $$script; done

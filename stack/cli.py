@@ -1,0 +1,132 @@
+"""The `holdfast` command: operates the stack here, and hands the rest to the user commands."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from contracts.errors import HoldfastError
+from stack.commands.options import Json
+from stack.commands.terminal import console, put_error
+
+NOT_RUNNING = 3
+
+app = typer.Typer(
+    name="holdfast",
+    help="Durable coding-agent sessions.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command()
+def up(
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when ready.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Start the stack: installs what is missing, prints the URL with the login token."""
+    from stack.operate import up as run
+
+    run(detach=detach, as_json=as_json)
+
+
+@app.command()
+def down(as_json: Json = False) -> None:
+    """Stop the stack; its data stays."""
+    from stack.operate import down as run
+
+    run(as_json=as_json)
+
+
+@app.command()
+def status(as_json: Json = False) -> None:
+    """Show the parts of the stack. Exit code 3 when it is not running."""
+    from stack.operate import status as run
+
+    if not run(as_json=as_json):
+        raise typer.Exit(NOT_RUNNING)
+
+
+@app.command()
+def logs(
+    part: Annotated[
+        str | None, typer.Argument(help="stack, api, sidecar, …; all if left out.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Stay and show new lines.")
+    ] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many old lines.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """Show what the parts printed."""
+    from stack.operate import show_logs
+
+    show_logs(part, follow=follow, lines=lines, as_json=as_json)
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Check this machine: what was found, and what to do. Exit code 1 when something must be."""
+    from stack.doctor import examine
+    from stack.screen import findings_table, put_json
+    from stack.settings import load_settings
+
+    findings = examine(load_settings())
+    if as_json:
+        put_json({"checks": [asdict(finding) for finding in findings]})
+    else:
+        rows = [(item.level, item.check, item.found, item.advice) for item in findings]
+        console().print(findings_table(rows))
+    if any(finding.level == "fail" for finding in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def install(as_json: Json = False) -> None:
+    """Install the harnesses into the cache; `up` does it too."""
+    from stack.operate import install as run
+
+    run(as_json=as_json)
+
+
+@app.command("clean-data")
+def clean_data(
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove all sessions, files and logs of this stack, for good."""
+    from stack.operate import clean_data as run
+
+    run(yes=yes, as_json=as_json)
+
+
+def main() -> None:
+    """The entry point; an error is two lines, never a stack trace."""
+    # the user commands bring the whole client with them: a second that `up` need not spend
+    if not set(sys.argv[1:2]) & _own_commands():
+        _add_user_commands()
+    try:
+        app()
+    except HoldfastError as error:
+        put_error(error)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _own_commands() -> set[str]:
+    commands = app.registered_commands
+    return {command.name or command.callback.__name__ for command in commands if command.callback}
+
+
+def _add_user_commands() -> None:
+    from stack import commands
+
+    commands.register(app)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""SeaweedFS: master, volume server, filer and S3 in one process, on loopback only."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+
+from stack.embedded.credentials import Credentials, write_s3_identities
+from stack.embedded.layout import Layout
+from stack.embedded.part import Part
+from stack.embedded.ports import GRPC_OFFSET, LOOPBACK, StorePorts
+from stack.embedded.probes import local_client
+
+if TYPE_CHECKING:
+    from botocore.auth import S3SigV4Auth
+
+NAME = "seaweedfs"
+STATE_BUCKET = "state"
+REGION = "us-east-1"
+_PROBE_KEY = ".ready"
+
+
+def s3_endpoint(ports: StorePorts) -> str:
+    return f"http://{LOOPBACK}:{ports.s3}"
+
+
+def seaweedfs_part(
+    layout: Layout,
+    weed: Path,
+    ports: StorePorts,
+    credentials: Credentials,
+    buckets: tuple[str, ...],
+    env: Mapping[str, str],
+) -> Part:
+    """The store of `layout`; ready means that every bucket takes an object."""
+    identities = layout.secrets / "seaweedfs.json"
+    probe = _StoreProbe(s3_endpoint(ports), credentials, buckets)
+
+    async def prepare() -> None:
+        write_s3_identities(identities, credentials)
+
+    async def cleanup() -> None:
+        _remove_sockets(ports)
+
+    return Part(
+        name=NAME,
+        argv=(str(weed), "server", *_flags(layout, ports, identities)),
+        cwd=layout.seaweedfs,
+        # its own HOME: weed reads configuration from ~/.seaweedfs
+        env={**env, "HOME": str(layout.seaweedfs)},
+        prepare=prepare,
+        cleanup=cleanup,
+        is_ready=probe.is_ready,
+        # Its filer waits 15 s for subscribers that never leave, its own among them. By now no
+        # client of ours is left, and what it acknowledged survives SIGKILL.
+        stop_signal=signal.SIGTERM,
+        stop_seconds=3.0,
+        stop_note="its filer waits for its own subscribers: ended after 3 s",
+    )
+
+
+def _flags(layout: Layout, ports: StorePorts, identities: Path) -> tuple[str, ...]:
+    return (
+        f"-dir={layout.seaweedfs}",
+        f"-ip={LOOPBACK}",
+        f"-ip.bind={LOOPBACK}",
+        f"-master.port={ports.master}",
+        f"-volume.port={ports.volume}",
+        "-filer",
+        f"-filer.port={ports.filer}",
+        f"-filer.localSocket={layout.control}/filer.sock",
+        "-s3",
+        f"-s3.port={ports.s3}",
+        f"-s3.localSocket={layout.control}/s3.sock",
+        f"-s3.config={identities}",
+        # keys for one session only are made and revoked through its IAM api
+        "-s3.iam.readOnly=false",
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+        "-master.telemetry=false",
+        # A restart on existing data takes 2 s with this, 7 s or 15 s with longer ones: the volume
+        # server asks again only after 5 s when its first heartbeat finds no leader.
+        "-master.electionTimeout=400ms",
+        "-master.volumeSizeLimitMB=1024",
+        "-volume.max=0",
+        "-volume.preStopSeconds=0",
+    )
+
+
+def _remove_sockets(ports: StorePorts) -> None:
+    """weed puts a socket per gRPC port into /tmp and leaves some behind."""
+    for port in asdict(ports).values():
+        for socket in Path("/tmp").glob(f"seaweedfs-*-grpc-{port + GRPC_OFFSET}.sock"):
+            socket.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class _StoreProbe:
+    endpoint: str
+    credentials: Credentials
+    buckets: tuple[str, ...]
+
+    async def is_ready(self, _pid: int) -> bool:
+        """Make the buckets, then write to each: S3 answers seconds before a volume takes data."""
+        # imported here, in the seconds that weed starts in
+        from botocore.auth import S3SigV4Auth
+        from botocore.credentials import Credentials as Key
+
+        key = Key(
+            self.credentials.s3_access_key.get_secret_value(),
+            self.credentials.s3_secret_key.get_secret_value(),
+        )
+        signer = S3SigV4Auth(key, "s3", REGION)
+        try:
+            async with local_client() as client:
+                if (await client.get(f"{self.endpoint}/healthz")).status_code != 200:
+                    return False
+                for bucket in self.buckets:
+                    made = await self._send(client, signer, "PUT", bucket)
+                    written = await self._send(client, signer, "PUT", f"{bucket}/{_PROBE_KEY}")
+                    if made not in (200, 409) or written != 200:
+                        return False
+                    await self._send(client, signer, "DELETE", f"{bucket}/{_PROBE_KEY}")
+        except httpx.TransportError:
+            return False
+        return True
+
+    async def _send(
+        self, client: httpx.AsyncClient, signer: S3SigV4Auth, method: str, path: str
+    ) -> int:
+        from botocore.awsrequest import AWSRequest
+
+        url = f"{self.endpoint}/{path}"
+        request = AWSRequest(method, url, data=b"")
+        signer.add_auth(request)
+        answer = await client.request(method, url, headers=dict(request.headers.items()))
+        return answer.status_code

@@ -1,0 +1,183 @@
+"""Our own services as parts: gateway, sidecar, api."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from pydantic import SecretStr
+
+from stack.embedded import postgres, seaweedfs
+from stack.embedded.credentials import Credentials
+from stack.embedded.layout import Layout
+from stack.embedded.part import Hook, Part
+from stack.embedded.ports import LOOPBACK, StorePorts
+from stack.embedded.probes import answers
+from stack.embedded.processes import run_tool
+from stack.install.everything import Installed
+from stack.settings import Settings, inherited_environment
+
+GATEWAY, SIDECAR, API = "gateway", "sidecar", "api"
+BOXES_SECONDS = 60.0
+DEFAULT_OPENAI_MODEL = "gpt-5.5"
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """All that the services' environments are made of."""
+
+    settings: Settings
+    layout: Layout
+    installed: Installed
+    credentials: Credentials
+    ports: StorePorts
+    # whether the last supervisor may have left boxes and mounts behind
+    after_crash: bool
+
+
+def gateway_part(wiring: Wiring) -> Part:
+    """The one part that knows the model keys."""
+    settings, layout = wiring.settings, wiring.layout
+    env = _python(network=True) | {
+        "HOLDFAST_GATEWAY_CONTROL": str(layout.gateway_control),
+        "HOLDFAST_GATEWAY_DIR": str(layout.gateway_sessions),
+        "HOLDFAST_LOG_LEVEL": settings.log_level,
+        **_given("ANTHROPIC_API_KEY", settings.anthropic_api_key),
+        **_given("ANTHROPIC_BASE_URL", settings.anthropic_base_url),
+        **_given("OPENAI_API_KEY", settings.openai_api_key),
+        **_given("OPENAI_BASE_URL", settings.openai_base_url),
+    }
+
+    async def is_ready(_pid: int) -> bool:
+        return await answers("http://gateway/healthz", socket=layout.gateway_control)
+
+    return Part(
+        name=GATEWAY,
+        argv=_module("sidecar.gateway"),
+        cwd=layout.data,
+        env=env,
+        is_ready=is_ready,
+    )
+
+
+def sidecar_part(wiring: Wiring) -> Part:
+    layout = wiring.layout
+
+    async def is_ready(_pid: int) -> bool:
+        return await answers("http://sidecar/healthz", socket=layout.sidecar_socket)
+
+    return Part(
+        name=SIDECAR,
+        argv=_module("sidecar"),
+        cwd=layout.data,
+        env=_python() | _sidecar_environment(wiring),
+        uses=(seaweedfs.NAME, GATEWAY),
+        # boxes and mounts outlive a sidecar by design, but not the stack
+        first=stop_boxes(wiring) if wiring.after_crash else None,
+        cleanup=stop_boxes(wiring),
+        is_ready=is_ready,
+        stop_seconds=35.0,
+    )
+
+
+def api_part(wiring: Wiring) -> Part:
+    settings, layout = wiring.settings, wiring.layout
+    token = wiring.credentials.api_token.get_secret_value()
+    env = _python() | {
+        "HOLDFAST_API_HOST": settings.api_host,
+        "HOLDFAST_API_PORT": str(settings.api_port),
+        "HOLDFAST_API_TOKEN": token,
+        "HOLDFAST_DATABASE_URL": postgres.database_url(layout),
+        "HOLDFAST_SIDECAR_URL": f"unix:{layout.sidecar_socket}",
+        "HOLDFAST_SIDECAR_SECRET": wiring.credentials.sidecar_secret.get_secret_value(),
+        **_shared(wiring),
+    }
+
+    async def is_ready(_pid: int) -> bool:
+        bearer = {"Authorization": f"Bearer {token}"}
+        return await answers(f"{settings.url}/readyz", headers=bearer)
+
+    return Part(
+        name=API,
+        argv=_module("api"),
+        cwd=layout.data,
+        env=env,
+        needs=(postgres.NAME,),
+        uses=(seaweedfs.NAME, SIDECAR),
+        is_ready=is_ready,
+        stop_seconds=15.0,
+    )
+
+
+def _sidecar_environment(wiring: Wiring) -> dict[str, str]:
+    settings, layout, installed = wiring.settings, wiring.layout, wiring.installed
+    return {
+        "HOLDFAST_SIDECAR_LISTEN": f"unix:{layout.sidecar_socket}",
+        "HOLDFAST_SIDECAR_SECRET": wiring.credentials.sidecar_secret.get_secret_value(),
+        "HOLDFAST_DATA_DIR": str(layout.data),
+        "HOLDFAST_RUN_DIR": str(layout.run),
+        "HOLDFAST_FILER": f"{LOOPBACK}:{wiring.ports.filer}",
+        "HOLDFAST_HARNESS_DIR": str(installed.tree.path),
+        "HOLDFAST_NODE": str(installed.node.path),
+        "HOLDFAST_BWRAP": str(installed.bwrap),
+        "HOLDFAST_WEED": str(installed.weed),
+        "HOLDFAST_GEESEFS": str(installed.geesefs.path or ""),
+        "HOLDFAST_WORKSPACE": settings.workspace,
+        "HOLDFAST_GATEWAY_CONTROL": str(layout.gateway_control),
+        **_given("HOLDFAST_WARM_SECONDS", settings.warm_seconds),
+        **_given("HOLDFAST_ANTHROPIC_MODEL", settings.anthropic_model),
+        **_given("HOLDFAST_OPENAI_MODEL", settings.openai_model or _openai_default(settings)),
+        **_shared(wiring),
+    }
+
+
+def _openai_default(settings: Settings) -> str | None:
+    """opencode and pi name a model in every request; the scripted model's name would be refused."""
+    return DEFAULT_OPENAI_MODEL if settings.openai_api_key is not None else None
+
+
+def _shared(wiring: Wiring) -> dict[str, str]:
+    """What api and sidecar both get."""
+    settings, credentials = wiring.settings, wiring.credentials
+    return {
+        "HOLDFAST_S3_ENDPOINT": seaweedfs.s3_endpoint(wiring.ports),
+        "HOLDFAST_S3_ACCESS_KEY": credentials.s3_access_key.get_secret_value(),
+        "HOLDFAST_S3_SECRET_KEY": credentials.s3_secret_key.get_secret_value(),
+        "HOLDFAST_S3_BUCKET": settings.s3_bucket,
+        "HOLDFAST_DEFAULT_HARNESS": settings.default_harness,
+        "HOLDFAST_DEFAULT_PROVIDER": settings.default_provider,
+        "HOLDFAST_LOG_LEVEL": settings.log_level,
+    }
+
+
+def _given(name: str, value: SecretStr | str | float | None) -> dict[str, str]:
+    """The variable, if it was set at all."""
+    if value is None:
+        return {}
+    return {name: value.get_secret_value() if isinstance(value, SecretStr) else str(value)}
+
+
+def _module(name: str) -> tuple[str, ...]:
+    # -P: the current directory is data, never a place to import from
+    return (sys.executable, "-P", "-m", name)
+
+
+def _python(*, network: bool = False) -> dict[str, str]:
+    return inherited_environment(network=network) | {"PYTHONUNBUFFERED": "1"}
+
+
+def stop_boxes(wiring: Wiring) -> Hook:
+    """A hook that ends every box and mount of this data directory."""
+    env = _python() | _sidecar_environment(wiring)
+
+    async def run() -> str:
+        return await run_tool(
+            "ending boxes and mounts",
+            *_module("sidecar.boxhost"),
+            "stop-all",
+            env=env,
+            cwd=wiring.layout.data,
+            seconds=BOXES_SECONDS,
+        )
+
+    return run

@@ -1,0 +1,1 @@
+"""What is big and immutable, once per user: the harness tree and geesefs; where programs are."""

@@ -1,0 +1,146 @@
+"""Settings of the `holdfast` command: the environment, then `.env` in the checkout."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from stack.errors import Misconfigured
+
+_CHECKOUT = Path(__file__).resolve().parent.parent
+
+# What every child process may know of the caller's environment.
+_COMMON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
+# Proxies may carry a password: only for the parts that reach beyond this machine.
+_NETWORK = (
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "NODE_EXTRA_CA_CERTS",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "no_proxy",
+)
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(
+        env_prefix="HOLDFAST_",
+        env_ignore_empty=True,
+        extra="ignore",
+        frozen=True,
+        populate_by_name=True,
+    )
+
+    data_dir: Path = Path(".holdfast")
+    run_dir: Path | None = None
+    cache: Path | None = None
+    offline: bool = False
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    api_host: str = "127.0.0.1"
+    api_port: int = Field(8000, ge=1, le=65535)
+    api_token: SecretStr | None = None
+
+    default_harness: str = "claude"
+    default_provider: str = "local"
+    workspace: Literal["auto", "geesefs", "weed"] = "auto"
+    warm_seconds: float | None = Field(None, ge=0)
+    s3_bucket: str = "sessions"
+    anthropic_model: str | None = None
+    openai_model: str | None = None
+
+    node: Path | None = None
+    bwrap: Path | None = None
+    weed: Path | None = None
+    geesefs: Path | None = None
+    geesefs_url: str | None = None
+
+    anthropic_api_key: SecretStr | None = Field(None, validation_alias="ANTHROPIC_API_KEY")
+    anthropic_base_url: str | None = Field(None, validation_alias="ANTHROPIC_BASE_URL")
+    openai_api_key: SecretStr | None = Field(None, validation_alias="OPENAI_API_KEY")
+    openai_base_url: str | None = Field(None, validation_alias="OPENAI_BASE_URL")
+
+    ci: str | None = Field(None, validation_alias="CI")
+    home: Path = Field(Path("/"), validation_alias="HOME")
+    xdg_cache_home: Path | None = Field(None, validation_alias="XDG_CACHE_HOME")
+    xdg_runtime_dir: Path | None = Field(None, validation_alias="XDG_RUNTIME_DIR")
+
+    @model_validator(mode="after")
+    def _workspace_has_its_binary(self) -> Self:
+        if self.geesefs is not None and not os.access(self.geesefs, os.X_OK):
+            raise ValueError(f"HOLDFAST_GEESEFS={self.geesefs} is not a program that can be run")
+        return self
+
+    @property
+    def data(self) -> Path:
+        """The data directory; a relative one is relative to the checkout, not to the shell."""
+        return (project_root() / self.data_dir.expanduser()).resolve()
+
+    @property
+    def cache_root(self) -> Path:
+        if self.cache is not None:
+            return (project_root() / self.cache.expanduser()).resolve()
+        if os.geteuid() == 0:
+            # boxes run under uids of their own, and /root is closed to them
+            return Path("/var/cache/holdfast")
+        return (self.xdg_cache_home or self.home / ".cache") / "holdfast"
+
+    @property
+    def url(self) -> str:
+        host = "127.0.0.1" if self.api_host in ("0.0.0.0", "::") else self.api_host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.api_port}"
+
+    @property
+    def registries_only(self) -> bool:
+        """True where nothing but package registries may be contacted."""
+        return self.offline or (self.ci or "").lower() not in ("", "0", "false", "no")
+
+
+def load_settings() -> Settings:
+    """Read the environment and `.env`.
+
+    Raises:
+        Misconfigured: a variable has a value that cannot work.
+    """
+    try:
+        return Settings(_env_file=project_root() / ".env")
+    except ValidationError as error:
+        raise Misconfigured(
+            "; ".join(_describe(detail["loc"], detail["msg"]) for detail in error.errors()),
+            hint="correct it in the environment or in .env; .env.example explains every setting",
+        ) from None
+
+
+def project_root() -> Path:
+    """The checkout that this code runs from, else the current directory."""
+    if (_CHECKOUT / "harnesses" / "package-lock.json").is_file():
+        return _CHECKOUT
+    return Path.cwd()
+
+
+def inherited_environment(*, network: bool = False) -> dict[str, str]:
+    """The part of the caller's environment that a child process gets."""
+    names = _COMMON + (_NETWORK if network else ())
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def npm_environment() -> dict[str, str]:
+    """What npm needs: the network's variables and npm's own configuration."""
+    own = {name: os.environ[name] for name in os.environ if name.lower().startswith("npm_config_")}
+    return inherited_environment(network=True) | own
+
+
+def _describe(location: tuple[int | str, ...], message: str) -> str:
+    name = str(location[0]) if location else ""
+    if not name:
+        return message.removeprefix("Value error, ")
+    return f"{name if name.isupper() else 'HOLDFAST_' + name.upper()}: {message}"
