@@ -18,13 +18,13 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tests.services import postgres, short_directory
 from uuid_utils.compat import uuid7
 
 from api.db import sessions, transcript, turns
 from api.db.migrate import migrate
 from api.db.pool import Database, open_database
 from contracts.events import Message
+from tests.services import postgres, short_directory
 
 STRETCH = 1_000
 # Big batches are few, so they are measured over several transcripts.

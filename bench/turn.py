@@ -4,8 +4,8 @@
 
 Starts an embedded stack of its own. Both sides run the same adapter from the same tree with the
 same settings, ask the same scripted model through the same gateway and get the same prompts; the
-direct one talks over stdio and works in a plain directory, with no box, mount, receipt or
-transcript. They take turns, so that whatever else the machine does hits both of them.
+direct one talks over stdio and works in a plain directory: no box, mount, receipt or transcript.
+They take turns, so that whatever else the machine does hits both of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import dataclasses
 import json
 import os
 import signal
@@ -21,22 +20,20 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import acp
 from acp import schema
 from acp.client.connection import ClientSideConnection
 from rich.console import Console
 from rich.table import Table
-from tests.services import free_port, short_directory
 
 from client import Holdfast
 from contracts.bodies import Session
-from contracts.events import Event
 from sidecar.boxhost import processes
 from sidecar.harnesses import agent_server
 from sidecar.harnesses.acp import AcpConnection
@@ -46,6 +43,7 @@ from sidecar.runs.gateway import Gateway
 from stack.embedded.layout import Layout
 from stack.install.everything import Installed, find_everything
 from stack.settings import load_settings
+from tests.services import free_port, short_directory
 
 GOAL = 1.25
 WARM_UP = 2
@@ -64,108 +62,56 @@ ADAPTERS = {
     "opencode": ("opencode", "acp"),
     "pi": ("pi-acp",),
 }
+# The first two are whole turns; the others are what the stack's went into.
+SPANS = ("direct", "stack", "opening", "agent", "barrier", "delivery")
+
+# Milliseconds of every round, by span.
+Measured = defaultdict[str, list[float]]
 
 
-@dataclass(frozen=True)
-class Task:
-    """One round's turn: four model requests, three tool calls."""
-
-    number: int
-
-    @property
-    def file(self) -> str:
-        return f"notes-{self.number}.txt"
-
-    @property
-    def text(self) -> str:
-        return f"what round {self.number} of the bench has to say"
-
-    @property
-    def prompt(self) -> str:
-        return (
-            f"write {self.text} to {self.file}\nrun: wc -c {self.file} && ls -l\nread {self.file}"
-        )
+def prompt(file: str, text: str) -> str:
+    """Four model requests, three tool calls."""
+    return f"write {text} to {file}\nrun: wc -c {file} && ls -l\nread {file}"
 
 
-@dataclass
-class Measured:
-    """Milliseconds of every round of one harness; the stack's also by what they went into."""
-
-    harness: str
-    direct: list[float] = field(default_factory=list)
-    stack: list[float] = field(default_factory=list)
-    opening: list[float] = field(default_factory=list)
-    agent: list[float] = field(default_factory=list)
-    barrier: list[float] = field(default_factory=list)
-    delivery: list[float] = field(default_factory=list)
-
-    def add_stack(self, posted: float, arrived: float, events: list[Event]) -> None:
-        """`posted` and `arrived` are times of the clock that the events' `at` is from."""
-        resume = next(event for event in events if event.type == "resume")
-        receipt = next(event for event in events if event.type == "receipt")
-        ready, proven = resume.at.timestamp(), receipt.at.timestamp()
-        answered = proven - receipt.took
-        self.stack.append(1000 * (arrived - posted))
-        self.opening.append(1000 * (ready - posted))
-        self.agent.append(1000 * (answered - ready))
-        self.barrier.append(1000 * receipt.took)
-        self.delivery.append(1000 * (arrived - proven))
-
-    def row(self) -> dict[str, Any]:
-        lists = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)[1:]}
-        medians = {name: round(statistics.median(all_), 1) for name, all_ in lists.items()}
-        ratio = round(medians["stack"] / medians["direct"], 2)
-        return {
-            "harness": self.harness,
-            "ratio": ratio,
-            "within_goal": ratio <= GOAL,
-            **{f"{name}_ms": median for name, median in medians.items()},
-            "rounds": {name: [round(ms, 1) for ms in all_] for name, all_ in lists.items()},
-        }
-
-
-class Listening(acp.Client):
-    """The client's end of a direct connection: hears everything, and is asked for nothing."""
-
-    def __init__(self) -> None:
-        self.tool_calls = 0
-
-    async def session_update(self, session_id: str, update: object, **_: Any) -> None:
-        self.tool_calls += isinstance(update, schema.ToolCallStart)
-
-    async def request_permission(self, *_: Any, **__: Any) -> schema.RequestPermissionResponse:
-        raise acp.RequestError.internal_error({"reason": "the bench's harness must not ask"})
-
-
-@dataclass
 class Direct:
     """A harness over stdio, in a plain directory."""
 
     connection: ClientSideConnection
-    listening: Listening
-    workspace: Path
-    session: str = ""
+    session: str
 
-    async def open(self, harness: Harness) -> None:
+    def __init__(self, workspace: Path) -> None:
+        self.workspace = workspace
+        self.tool_calls = 0
+
+    async def open(self, harness: Harness, process: asyncio.subprocess.Process) -> None:
+        self.connection = ClientSideConnection(
+            cast(acp.Client, self), process.stdin, process.stdout
+        )
         await self.connection.initialize(protocol_version=acp.PROTOCOL_VERSION)
         opened = await self.connection.new_session(cwd=str(self.workspace))
         self.session = opened.session_id
-        # The sidecar's own words, so that the mode is the same on both sides.
+        # By the sidecar's own code, so that the mode is the same on both sides.
         await harness.configure(cast(AcpConnection, self), {}, Choice())
 
     async def set_mode(self, mode: str) -> None:
         await self.connection.set_session_mode(session_id=self.session, mode_id=mode)
 
-    async def turn(self, task: Task) -> float:
-        """Milliseconds from the prompt to its answer."""
-        self.listening.tool_calls = 0
+    async def session_update(self, update: object, **_: Any) -> None:
+        self.tool_calls += isinstance(update, schema.ToolCallStart)
+
+    async def request_permission(self, **_: Any) -> schema.RequestPermissionResponse:
+        raise acp.RequestError.internal_error({"reason": "a harness of this bench must not ask"})
+
+    async def turn(self, file: str, text: str, measured: Measured) -> None:
+        self.tool_calls = 0
+        asked = [acp.text_block(prompt(file, text))]
         started = time.perf_counter()
         async with asyncio.timeout(TURN_SECONDS):
-            await self.connection.prompt([acp.text_block(task.prompt)], session_id=self.session)
-        took = 1000 * (time.perf_counter() - started)
-        assert self.listening.tool_calls >= 3, f"{self.listening.tool_calls} tool calls"
-        assert (self.workspace / task.file).read_text().strip() == task.text
-        return took
+            await self.connection.prompt(session_id=self.session, prompt=[*asked])
+        measured["direct"].append(1000 * (time.perf_counter() - started))
+        assert self.tool_calls >= 3, f"{self.tool_calls} tool calls"
+        assert (self.workspace / file).read_text().strip() == text
 
 
 @contextlib.asynccontextmanager
@@ -180,7 +126,7 @@ async def direct(
         (home / path).write_text(text)
     program, *arguments = ADAPTERS[harness.name]
     programs = installed.tree.path / "bin"
-    mark = ("HOLDFAST_BENCH", uuid4().hex)
+    mark, value = "HOLDFAST_BENCH", uuid4().hex
     process = await asyncio.create_subprocess_exec(
         str(programs / program),
         *arguments,
@@ -196,24 +142,22 @@ async def direct(
             "PATH": f"{programs}:{installed.node.path.parent}:/usr/bin:/bin",
             "HOME": str(home),
             "TMPDIR": str(tmp),
-            mark[0]: mark[1],
+            mark: value,
         },
     )
-    listening = Listening()
-    connection = ClientSideConnection(listening, process.stdin, process.stdout)
+    side = Direct(workspace)
     try:
-        side = Direct(connection, listening, workspace)
         async with asyncio.timeout(START_SECONDS):
-            await side.open(harness)
+            await side.open(harness, process)
         yield side
     finally:
-        kill_marked("=".join(mark).encode())
+        kill_marked(f"{mark}={value}".encode())
         await process.wait()
-        await connection.close()
+        await side.connection.close()
 
 
 def kill_marked(mark: bytes) -> None:
-    """Whatever a harness left behind carries the mark in its environment."""
+    """Everything that was started with the mark in its environment, also what left its group."""
     here = Path("/proc/self/ns/pid").stat().st_ino
     while found := [
         process.id
@@ -252,30 +196,136 @@ async def model(control: Path) -> AsyncIterator[str]:
             await gateway.close_session(session)
 
 
-async def stack_turn(hf: Holdfast, session: Session, task: Task, measured: Measured) -> None:
-    posted = time.time()
+async def stack_turn(
+    hf: Holdfast, session: Session, file: str, text: str, measured: Measured
+) -> None:
+    posted = time.time()  # not a monotonic clock: the events' times are compared with it
     async with asyncio.timeout(TURN_SECONDS):
-        events = [event async for event in hf.turns.run(session.id, task.prompt)]
+        events = [event async for event in hf.turns.run(session.id, prompt(file, text))]
     arrived = time.time()
     assert events[-1].type == "turn.completed", events[-1]
     assert sum(event.type == "tool.call" for event in events) >= 3
-    stored = b"".join([chunk async for chunk in hf.files.read(session.id, task.file)])
-    assert stored.decode().strip() == task.text
-    measured.add_stack(posted, arrived, events)
+    assert (await hf.files.read(session.id, file)).decode().strip() == text
+    resume = next(event for event in events if event.type == "resume")
+    receipt = next(event for event in events if event.type == "receipt")
+    ready, proven = resume.at.timestamp(), receipt.at.timestamp()
+    answered = proven - receipt.took
+    ends = (posted, ready, answered, proven, arrived)
+    measured["stack"].append(1000 * (arrived - posted))
+    for span, begin, end in zip(SPANS[2:], ends, ends[1:], strict=False):
+        measured[span].append(1000 * (end - begin))
 
 
-async def measure(hf: Holdfast, side: Direct, harness: str, rounds: int) -> Measured:
+async def measure(hf: Holdfast, side: Direct, harness: str, rounds: int) -> dict[str, Any]:
     session = await hf.sessions.create(harness=harness, provider="local", permissions="auto")
+    warming, measured = Measured(list), Measured(list)
     try:
-        warming, measured = Measured(harness), Measured(harness)
         for number in range(WARM_UP + rounds):
+            file, text = f"notes-{number}.txt", f"what round {number} has to say"
             into = measured if number >= WARM_UP else warming
-            for direct_now in (number % 2 == 0, number % 2 == 1):
-                if direct_now:
-                    into.direct.append(await side.turn(Task(number)))
+            for is_direct in (number % 2 == 0, number % 2 == 1):
+                if is_direct:
+                    await side.turn(file, text, into)
                 else:
-                    await stack_turn(hf, session, Task(number), into)
+                    await stack_turn(hf, session, file, text, into)
                 await asyncio.sleep(SETTLE_SECONDS)
     finally:
         await hf.sessions.delete(session.id)
-    return measured
+    medians = {span: statistics.median(measured[span]) for span in SPANS}
+    return {
+        "harness": harness,
+        "ratio": round(medians["stack"] / medians["direct"], 2),
+        **{f"{span}_ms": round(ms, 1) for span, ms in medians.items()},
+        "rounds_ms": {span: [round(ms, 1) for ms in measured[span]] for span in SPANS},
+    }
+
+
+async def command(env: dict[str, str], *arguments: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        HOLDFAST,
+        *arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=env,
+    )
+    async with asyncio.timeout(COMMAND_SECONDS):
+        output, _ = await process.communicate()
+    if process.returncode != 0:
+        raise RuntimeError(f"holdfast {' '.join(arguments)} failed:\n{output.decode()}")
+
+
+@contextlib.asynccontextmanager
+async def embedded_stack(layout: Layout) -> AsyncIterator[Holdfast]:
+    env = {
+        **os.environ,
+        "HOLDFAST_DATA_DIR": str(layout.data),
+        "HOLDFAST_RUN_DIR": str(layout.run),
+        "HOLDFAST_API_PORT": str(free_port()),
+        "HOLDFAST_OFFLINE": "1",
+        "ANTHROPIC_API_KEY": "",
+        "OPENAI_API_KEY": "",
+    }
+    try:
+        await command(env, "up", "--detach")
+        url = json.loads(layout.api.read_text())["url"]
+        async with Holdfast(url, layout.token.read_text().strip()) as hf:
+            yield hf
+    finally:
+        await command(env, "down")
+
+
+async def run(harnesses: list[str], rounds: int, progress: Console) -> dict[str, Any]:
+    this = asyncio.current_task()
+    assert this is not None
+    # As Ctrl-C does: the stack must not outlive us.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
+    installed = find_everything(load_settings())
+    rows = []
+    with short_directory() as place:
+        layout = Layout(place / "data", place / "run")
+        progress.print("starting a stack")
+        async with embedded_stack(layout) as hf, model(layout.gateway_control) as gateway:
+            engine = (await hf.capabilities()).providers[0].engine
+            for name in harnesses:
+                progress.print(f"{name}: {WARM_UP} + {rounds} rounds")
+                async with direct(HARNESSES[name], installed, gateway, place / name) as side:
+                    rows.append(await measure(hf, side, name, rounds))
+    return {"goal": GOAL, "rounds": rounds, "engine": engine, "turn": rows}
+
+
+def table(result: dict[str, Any]) -> Table:
+    shown = Table(
+        title=f"a warm turn of three tool calls, workspace by {result['engine']}: median ms",
+        caption="of the stack's turn: opening = POST to prompt, agent = prompt to answer, "
+        "delivery = receipt to the client",
+    )
+    for column in ("harness", *SPANS[:2], f"ratio (goal {GOAL})", *SPANS[2:]):
+        shown.add_column(column, justify="left" if column == "harness" else "right")
+    for row in result["turn"]:
+        ms = [f"{row[f'{span}_ms']:.0f}" for span in SPANS]
+        colour = "green" if row["ratio"] <= GOAL else "red"
+        shown.add_row(row["harness"], *ms[:2], f"[{colour}]{row['ratio']:.2f}[/]", *ms[2:])
+    return shown
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A turn through the stack beside a direct one.")
+    parser.add_argument("--harnesses", default=",".join(HARNESSES), help="separated by commas")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    harnesses = options.harnesses.split(",")
+    if unknown := set(harnesses) - set(HARNESSES):
+        parser.error(f"there is no harness {', '.join(sorted(unknown))}")
+    if options.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    result = asyncio.run(run(harnesses, options.rounds, Console(stderr=True)))
+    if options.json:
+        print(json.dumps(result))
+    else:
+        Console().print(table(result))
+
+
+if __name__ == "__main__":
+    main()

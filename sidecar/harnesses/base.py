@@ -41,6 +41,11 @@ class Harness(Protocol):
         """Whether a cancelled tool lives on until the session is closed and loaded again."""
         ...
 
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """Names that its processes give themselves, which hide where they were started from."""
+        ...
+
     def home(self, gateway: str, choice: Choice) -> Mapping[str, str]:
         """Files under HOME, by path; read when the adapter starts."""
         ...

@@ -16,6 +16,7 @@ class Claude:
     family = "anthropic"
     efforts = ("low", "medium", "high")
     reload_after_cancel = False
+    titles: tuple[str, ...] = ()
 
     def home(self, gateway: str, choice: Choice) -> Mapping[str, str]:
         settings = {} if choice.model is None else {"model": choice.model}

@@ -16,6 +16,7 @@ class Codex:
     family = "openai"
     efforts = ("minimal", "low", "medium", "high")
     reload_after_cancel = True
+    titles: tuple[str, ...] = ()
 
     def home(self, gateway: str, choice: Choice) -> Mapping[str, str]:
         # JSON strings are TOML strings: quoting a model's name cannot break out.

@@ -16,6 +16,7 @@ class Opencode:
     family = "openai"
     efforts = ("low", "medium", "high")
     reload_after_cancel = False
+    titles: tuple[str, ...] = ()
 
     def home(self, gateway: str, choice: Choice) -> Mapping[str, str]:
         model = choice.model or SCRIPTED_MODEL

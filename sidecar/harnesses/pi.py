@@ -16,6 +16,7 @@ class Pi:
     family = "openai"
     efforts = ("off", "minimal", "low", "medium", "high", "xhigh")
     reload_after_cancel = False
+    titles: tuple[str, ...] = ("pi",)
 
     def home(self, gateway: str, choice: Choice) -> Mapping[str, str]:
         model = choice.model or SCRIPTED_MODEL

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -64,21 +65,24 @@ class Conversation:
             else:
                 await self._start(http, known)
                 rung = "new" if known is None else "native"
-            async with self._acp.listening():
-                if rung != "warm":
-                    opened = await self._open_session(known)
-                    await self._harness.configure(self._acp, opened, self._choice)
-                    self._acp.drain()
-                await self._emit(events.Resume(rung=rung), None)
-                yield
+            try:
+                async with self._acp.listening():
+                    if rung != "warm":
+                        opened = await self._open_session(known)
+                        await self._harness.configure(self._acp, opened, self._choice)
+                        self._acp.drain()
+                    await self._emit(events.Resume(rung=rung), None)
+                    yield
+            except HoldfastError:
+                await self._acp.delete()  # nobody will use it again
+                raise
 
     async def _start(self, http: aiohttp.ClientSession, known: Adapter | None) -> None:
         if known is not None:  # another model: it is read from files when the adapter starts
             await AcpConnection(http, known.server_id, self._harness.name).delete()
         for path, text in self._harness.home(self._sandbox.gateway_url, self._choice).items():
             await self._sandbox.write(f"{HOME}/{path}", text.encode())
-        generation = int(known.server_id.rpartition("-")[2]) + 1 if known else 1
-        server_id = f"{self._harness.name}-{generation}"
+        server_id = f"{self._harness.name}-{secrets.token_hex(4)}"  # never one that was used before
         self._acp = await AcpConnection.start(http, server_id, self._harness.name)
 
     async def _open_session(self, known: Adapter | None) -> dict[str, Any]:
@@ -105,7 +109,7 @@ class Conversation:
             tasks.start(self._watch(before))
             cancelling = tasks.start(self._cancel_when(cancelled, prompt))
             await self._stream(prompt)
-            result = await prompt
+            result = await self._answer(prompt, before)
             if cancelled.is_set():
                 await cancelling
                 await self._sweep(before)
@@ -114,6 +118,18 @@ class Conversation:
         if usage is not None:
             await self._emit(usage, None)
         return str(result.get("stopReason", "end_turn"))
+
+    async def _answer(
+        self, prompt: asyncio.Task[dict[str, Any]], before: list[SandboxProcess]
+    ) -> dict[str, Any]:
+        """The answer to the prompt; an error because the harness died is told as its death."""
+        try:
+            return await prompt
+        except PromptFailed as failed:
+            now = {p.token for p in await self._sandbox.processes()}
+            if any(p.token not in now for p in before if self._is_harness(p)):
+                raise HarnessExited(failed.message) from failed
+            raise
 
     async def _stream(self, prompt: asyncio.Task[dict[str, Any]]) -> None:
         """Journal what the agent says until the prompt is answered; text joined for a moment."""
@@ -183,7 +199,7 @@ class Conversation:
     async def _watch(self, before: list[SandboxProcess]) -> None:
         """A harness may die without a word (pi does, under many small deltas): watch its processes
         and not only its stream. A sandbox that is gone ends the turn the same way."""
-        mine = {p.token: p for p in before if _of_harness(p) and not _is_server(p)}
+        mine = {p.token: p for p in before if self._is_harness(p)}
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             try:
@@ -199,6 +215,11 @@ class Conversation:
                 what = " ".join(missing[0].argv[:2])
                 self._acp.lost(HarnessExited(f"{self._harness.name} died without a word ({what})"))
                 return
+
+    def _is_harness(self, process: SandboxProcess) -> bool:
+        """The harness or its adapter, as opposed to what its tools have started."""
+        words = (*process.argv[:3], process.argv[-1])
+        return process.argv[0] in self._harness.titles or any(HARNESS_ROOT in w for w in words)
 
     async def _cancel_when(
         self, cancelled: asyncio.Event, prompt: asyncio.Task[dict[str, Any]]
@@ -223,7 +244,7 @@ class Conversation:
         left = [
             p
             for p in await self._sandbox.processes()
-            if p.token not in earlier and not _of_harness(p)
+            if p.token not in earlier and not self._is_harness(p)
         ]
         await self._sandbox.kill(left)
 
@@ -260,11 +281,3 @@ class _Joined:
             whole = self._first.model_copy(update={"text": "".join(self._pieces)})
             self._first, self._pieces = None, []
             await self._emit(whole, self._number)
-
-
-def _of_harness(process: SandboxProcess) -> bool:
-    return any(HARNESS_ROOT in word for word in (*process.argv[:3], process.argv[-1]))
-
-
-def _is_server(process: SandboxProcess) -> bool:
-    return process.argv[0].endswith("/sandbox-agent")

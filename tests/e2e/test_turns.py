@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from pathlib import Path
 
 import pytest
 
 from client import Holdfast
 from contracts.bodies import Session
+from sidecar.boxhost import processes
+from sidecar.boxhost.boxes import Boxes
+from sidecar.boxhost.mounts import Mounts
 from tests.e2e.conftest import HARNESSES, RunningStack, of_type, output, run, wait_for_event
 
 
@@ -95,9 +99,6 @@ async def test_a_mount_daemon_that_dies_is_said_and_mended(
 
 
 async def kill_mount_daemon(stack: RunningStack, session: Session) -> None:
-    from sidecar.boxhost import processes
-    from sidecar.boxhost.mounts import Mounts
-
     mount = Mounts(stack.data_dir).get(str(session.id))
     assert mount is not None
     assert processes.kill(mount.daemon)
@@ -136,3 +137,31 @@ async def test_a_model_error_is_seen_and_the_session_goes_on(
     events = await run(hf, session, "fail with 400")
     assert events[-1].type in ("turn.completed", "turn.failed")
     assert (await run(hf, session, "say fine"))[-1].type == "turn.completed"
+
+
+@pytest.mark.parametrize(
+    ("harness", "program"),
+    [("claude", "/claude"), ("codex", "/codex"), ("opencode", "/opencode"), ("pi", "pi")],
+)
+async def test_a_harness_that_dies_without_a_word_interrupts_the_turn(
+    stack: RunningStack, hf: Holdfast, harness: str, program: str
+) -> None:
+    session = await hf.sessions.create(harness=harness)
+    turn = await hf.turns.start(session.id, "write kept to kept.txt\nwait 100 seconds")
+    await wait_for_event(hf, turn, "tool.result")
+    assert await kill_in_box(stack, session, program), f"nothing in the box runs {program}"
+    end = await wait_for_event(hf, turn, "turn.interrupted")
+    assert end.error.retryable
+    assert await stack.stored(session, "kept.txt") == b"kept"
+    assert (await run(hf, session, "say fine"))[-1].type == "turn.completed"
+    await hf.sessions.delete(session.id)
+
+
+async def kill_in_box(stack: RunningStack, session: Session, program: str) -> int:
+    """SIGKILL what runs the harness itself, not its adapter; how many processes that was."""
+    boxes = Boxes(stack.data_dir, stack.data_dir / "unused", Path("unused"))
+    [box] = [box for box in boxes.all() if box.labels["session"] == str(session.id)]
+    running = [process for process in boxes.processes(box) if process.argv[0].endswith(program)]
+    for process in running:
+        processes.kill(process.id)
+    return len(running)

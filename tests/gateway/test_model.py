@@ -192,6 +192,9 @@ def test_a_reminder_after_a_result_does_not_start_over() -> None:
         (ok("a\nb"), "Done: `x` printed:\na\nb"),
         (ok("(Bash completed with no output)"), "Done: `x` printed nothing"),
         (ok("(no output)"), "Done: `x` printed nothing"),
+        (ok("Exit code 3"), "Done: `x` printed: Exit code 3"),
+        (ok("Command exited with code 3\na"), "Done: `x` printed:\nCommand exited with code 3\na"),
+        (ok("a\nOutput:\nb"), "Done: `x` printed:\na\nOutput:\nb"),
         (
             Returned("1", "Exit code 3\nout", failed=True),
             "Not all of it worked: `x` failed with exit code 3 and printed: out",
@@ -234,9 +237,10 @@ def test_a_result_is_told_in_the_words_of_no_harness(result: Returned, said: str
             "\none\n3: x",
         ),
         (PI, "1\tone\n2\ttwo", "\n1\tone\n2\ttwo"),
+        (PI, "ERROR: disk is full, sorry", " ERROR: disk is full, sorry"),
         (CODEX, "Process exited with code 0\nOutput:\n1\tone\n", " 1\tone"),
     ],
-    ids=["claude", "opencode", "pi", "codex"],
+    ids=["claude", "opencode", "pi", "pi-error", "codex"],
 )
 def test_a_file_is_quoted_as_it_is(tools: dict[str, Tool], output: str, content: str) -> None:
     assert text(ask("read a", ok(output), tools=tools)) == f"Done: a holds:{content}"

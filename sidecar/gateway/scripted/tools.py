@@ -22,17 +22,24 @@ _PATH_KEYS = ("file_path", "filePath", "path")
 # codex gives a command ten seconds, then answers with a number to ask again with.
 _POLL_MILLISECONDS = 30_000
 
-_EXIT_CODE = re.compile(
-    r"^(?:Exit code|Process exited with code|Command exited with code) (-?\d+)$", re.MULTILINE
+# Each harness's way to give an exit code, precise enough that no command's own output passes for
+# one: codex puts a header before the output, claude marks the result as failed, pi ends with it.
+_CODEX = re.compile(
+    r"\A(?P<header>(?:(?:Chunk ID|Wall time|Process|Original token count|Script)[^\n]*\n|\n){1,8}?)"
+    r"Output:(?:\n(?P<output>.*))?\Z",
+    re.DOTALL,
 )
-_STILL_RUNNING = re.compile(r"^Process running with session ID (\d+)$", re.MULTILINE)
-_CODEX_HEADER = re.compile(
-    r"\A(?P<header>(?:[^\n]*\n){0,8}?)Output:(?:\n(?P<output>.*))?\Z", re.DOTALL
-)
+_CODEX_EXIT = re.compile(r"^Process exited with code (-?\d+)$", re.MULTILINE)
+_CODEX_RUNNING = re.compile(r"^Process running with session ID (\d+)$", re.MULTILINE)
+_CLAUDE_EXIT = re.compile(r"\AExit code (\d+)\n?")
+_PI_EXIT = re.compile(r"\n*Command exited with code (\d+)\Z")
 # The harnesses' words for nothing; the image is what pi says of an empty file.
 _NO_OUTPUT = re.compile(r"\A\((?:(?:Bash completed with )?no output|see attached image)\)\Z")
 # The chat protocol has no mark for a failed tool: these are opencode's and Node's own words.
-_FILE_ERROR = re.compile(r"\A(?:File not found: [^\n]*|E[A-Z]{3,}: [^\n]*\Z)")
+_FILE_ERROR = re.compile(
+    r"\A(?:File not found: "
+    r"|E(?:ACCES|ISDIR|IO|LOOP|NAMETOOLONG|NOENT|NOSPC|NOTDIR|PERM|ROFS): [^\n]*, [a-z]+\b[^\n]*\Z)"
+)
 _NUMBERED = re.compile(r" *\d+(?:\t|→|: )")
 # opencode's frame
 _FRAMED = re.compile(
@@ -104,21 +111,28 @@ def poll_call(tools: Tools, session: int) -> Call | None:
 
 def outcome(returned: Returned) -> Outcome:
     text = without_blocks(returned.text).strip("\n")
-    header, output = text, text
-    codex = _CODEX_HEADER.match(text)
+    codex = _CODEX.match(text)
     if codex:
-        header, output = codex["header"], codex["output"] or ""
-        inner = _CODEX_HEADER.match(output)  # a program's result wraps the command's own
-        if inner:
-            header, output = header + inner["header"], inner["output"] or ""
-    running = _STILL_RUNNING.search(header)
-    found = _EXIT_CODE.search(header)
-    code = int(found.group(1)) if found else None
-    if found and not codex:
-        output = (text[: found.start()] + text[found.end() :]).strip()
+        return _codex_outcome(codex)
+    exit_code = (_CLAUDE_EXIT if returned.failed else _PI_EXIT).search(text)
+    output = text[: exit_code.start()] + text[exit_code.end() :] if exit_code else text
     return Outcome(
-        ok=not returned.failed and code in (None, 0),
-        output=_NO_OUTPUT.sub("", output.strip("\n")),
+        ok=not returned.failed and exit_code is None,
+        output=_NO_OUTPUT.sub("", output),
+        exit_code=int(exit_code.group(1)) if exit_code else None,
+    )
+
+
+def _codex_outcome(match: re.Match[str]) -> Outcome:
+    header, output = match["header"], match["output"] or ""
+    inner = _CODEX.match(output)  # the result of a program holds the command's own
+    if inner:
+        header, output = inner["header"], inner["output"] or ""
+    running, exit_code = _CODEX_RUNNING.search(header), _CODEX_EXIT.search(header)
+    code = int(exit_code.group(1)) if exit_code else None
+    return Outcome(
+        ok=code in (None, 0),
+        output=output.strip("\n"),
         exit_code=code,
         running=int(running.group(1)) if running else None,
     )
