@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import defaultdict
@@ -15,7 +14,7 @@ from contracts import events
 from contracts.bodies import Killed, Released, RunRequest, SandboxBody
 from contracts.errors import HoldfastError, SandboxGone
 from sidecar.providers import registry
-from sidecar.providers.base import SandboxSpec, Status
+from sidecar.providers.base import SandboxSpec
 from sidecar.runs.gateway import Gateway
 from sidecar.runs.live import Live, LiveSandboxes
 from sidecar.workspace.choice import EngineChoice
@@ -193,12 +192,6 @@ class Sandboxes:
                 log.info("sandbox %s ended after its warm time", live.sandbox_id)
             except HoldfastError as error:
                 log.warning("sandbox %s did not end, trying again: %s", live.sandbox_id, error)
-
-    async def alive(self, live: Live) -> bool:
-        with contextlib.suppress(HoldfastError):
-            status = await self.providers[live.provider].status(live.sandbox_id)
-            return status is Status.RUNNING
-        return False
 
 
 async def _silent(_: events.EventBase) -> None:
