@@ -23,7 +23,7 @@ Wrap = Callable[[LocalProvider], HostMounted]
 @pytest.fixture(scope="session")
 async def address(store_service: SeaweedFS) -> StoreAddress:
     found = StoreAddress(
-        store_service.endpoint, store_service.access_key, store_service.secret_key, "sessions"
+        store_service.endpoint, store_service.access_key, store_service.secret_key, "workspaces"
     )
     async with aioboto3.Session().client(
         "s3",
