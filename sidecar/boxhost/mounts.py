@@ -95,6 +95,7 @@ class Mounts:
         """
         await self.unmount(session_id)
         path = self.parent(session_id) / "workspace"
+        self._clear_the_way(path)
         self._logs.mkdir(parents=True, exist_ok=True)
         log = self._logs / f"mount-{session_id}.log"
         with log.open("wb") as log_file:
@@ -141,6 +142,7 @@ class Mounts:
         # Only now: a lazy unmount under a living daemon would leave a writer nobody sees.
         while _is_fuse(mount.path) and await _run_umount(mount.path, lazy=True):
             pass
+        mount.path.chmod(0o555)
         self._record(session_id).unlink(missing_ok=True)
         return True
 
@@ -162,6 +164,17 @@ class Mounts:
         for path in _mountpoints_below(self._root):
             await _run_umount(path, lazy=True)
         return count
+
+    def _clear_the_way(self, path: Path) -> None:
+        """Raises: MountFailed, when something was written beside the store."""
+        stray = sorted(item.name for item in path.iterdir())
+        if stray:
+            raise MountFailed(
+                f"{path} has files that are not in the store: {', '.join(stray[:5])}; "
+                "move them away, and upload what you need"
+            )
+        if os.geteuid() != 0:
+            path.chmod(0o755)  # fusermount mounts only where its user may write
 
     def _share(self) -> None:
         """Let mounts made later show up in boxes started earlier. Only root can; an ordinary
@@ -222,4 +235,5 @@ async def _run_umount(path: Path, *, lazy: bool) -> bool:
 
 
 def _tail(log: Path) -> str:
-    return log.read_text(errors="replace").strip()[-1000:] or "it said nothing"
+    lines = log.read_text(errors="replace").split("\n")
+    return " | ".join(line for line in lines if line)[-1000:] or "it said nothing"

@@ -14,7 +14,7 @@ from contracts import events
 from contracts.bodies import Killed, Released, RunRequest, SandboxBody
 from contracts.errors import HoldfastError, SandboxGone
 from sidecar.providers import registry
-from sidecar.providers.base import SandboxSpec
+from sidecar.providers.base import WORKSPACE, Command, SandboxSpec
 from sidecar.runs.gateway import Gateway
 from sidecar.runs.live import Live, LiveSandboxes
 from sidecar.workspace.choice import EngineChoice
@@ -77,13 +77,30 @@ class Sandboxes:
             )
             self.live.drop(live.session_id)
             return None
-        await emit(events.SandboxAttached(provider=live.provider, sandbox_id=live.sandbox_id))
         report = sandbox.report
         if report.lost:
             await emit(events.MountLost(engine=report.engine, reason=report.lost))
         if report.fresh:
             await emit(events.MountRestored(engine=report.engine, took=report.took))
+            if not await self._sees_workspace(sandbox):
+                await provider.destroy(live.sandbox_id)
+                await emit(
+                    events.SandboxGone(
+                        provider=live.provider,
+                        sandbox_id=live.sandbox_id,
+                        reason="it could not see the workspace that was mounted anew",
+                    )
+                )
+                self.live.drop(live.session_id)
+                return None
+        await emit(events.SandboxAttached(provider=live.provider, sandbox_id=live.sandbox_id))
         return sandbox
+
+    async def _sees_workspace(self, sandbox: DurableSandbox) -> bool:
+        """Where mounts are not shared with the box (an ordinary user's, on some hosts), it keeps
+        the dead one."""
+        look = Command(["ls", WORKSPACE], cwd="/", timeout=10)
+        return (await sandbox.exec(look)).exit_code == 0
 
     async def _create(self, request: RunRequest, emit: Emit) -> tuple[DurableSandbox, Live]:
         provider = self.providers[registry.check(request.provider).name]

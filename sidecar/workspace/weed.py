@@ -26,7 +26,10 @@ class Weed:
 
     name = "weed"
     sync_root = False
-    give_root = True
+
+    @property
+    def give_root(self) -> bool:
+        return os.geteuid() == 0  # an ordinary user mounts it as its own
 
     def daemon(self, session_id: str, mountpoint: Path, uid: int) -> Daemon:
         cache = self.cache_dir / session_id
