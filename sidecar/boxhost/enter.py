@@ -73,9 +73,11 @@ def main() -> None:
         ns.die_with_parent(signal.SIGKILL)
     child = os.fork()  # only a child is in the PID namespace
     if child == 0:
+        # Detached, it must have a father inside: the box's first process then reaps it. The
+        # host's may take its time, and until then the box cannot end.
+        if not attached and os.fork() != 0:
+            os._exit(0)
         run(cwd, argv, attached=attached)
-    if not attached:
-        os._exit(0)
     for fd in (0, 1, 2):
         os.close(fd)
     _, status = os.waitpid(child, 0)
