@@ -1,6 +1,6 @@
 """A warm turn through the whole stack, beside the same harness driven directly over ACP.
 
-    uv run python -m bench.turn [--harnesses claude,pi] [--rounds 8] [--json]
+    uv run python -m bench.turn [--harnesses claude,pi] [--rounds 8] [--answer 0] [--json]
 
 Starts an embedded stack of its own. Both sides run the same adapter from the same tree with the
 same settings, ask the same scripted model through the same gateway and get the same prompts; the
@@ -22,6 +22,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -50,6 +51,7 @@ WARM_UP = 2
 COMMAND_SECONDS = 180
 START_SECONDS = 90
 TURN_SECONDS = 120
+KILL_SECONDS = 10
 # Harnesses tidy up after their answer; the other side's turn should not pay for it.
 SETTLE_SECONDS = 0.2
 LINE_BYTES = 64 << 20
@@ -69,25 +71,40 @@ SPANS = ("direct", "stack", "opening", "agent", "barrier", "delivery")
 Measured = defaultdict[str, list[float]]
 
 
-def prompt(file: str, text: str) -> str:
-    """Four model requests, three tool calls."""
-    return f"write {text} to {file}\nrun: wc -c {file} && ls -l\nread {file}"
+@dataclass(frozen=True)
+class Task:
+    """One round's turn: four model requests, three tool calls, an answer in small pieces."""
+
+    number: int
+    answer: float
+
+    @property
+    def file(self) -> str:
+        return f"notes-{self.number}.txt"
+
+    @property
+    def text(self) -> str:
+        return f"what round {self.number} has to say"
+
+    @property
+    def prompt(self) -> str:
+        steps = [f"write {self.text} to {self.file}", f"run: wc -c {self.file} && ls -l"]
+        steps += [f"read {self.file}", *([f"wait {self.answer} seconds"] if self.answer else [])]
+        return "\n".join(steps)
 
 
 class Direct:
     """A harness over stdio, in a plain directory."""
 
-    connection: ClientSideConnection
-    session: str
-
-    def __init__(self, workspace: Path) -> None:
+    def __init__(self, workspace: Path, process: asyncio.subprocess.Process) -> None:
         self.workspace = workspace
         self.tool_calls = 0
-
-    async def open(self, harness: Harness, process: asyncio.subprocess.Process) -> None:
+        self.session = ""
         self.connection = ClientSideConnection(
             cast(acp.Client, self), process.stdin, process.stdout
         )
+
+    async def open(self, harness: Harness) -> None:
         await self.connection.initialize(protocol_version=acp.PROTOCOL_VERSION)
         opened = await self.connection.new_session(cwd=str(self.workspace))
         self.session = opened.session_id
@@ -103,15 +120,16 @@ class Direct:
     async def request_permission(self, **_: Any) -> schema.RequestPermissionResponse:
         raise acp.RequestError.internal_error({"reason": "a harness of this bench must not ask"})
 
-    async def turn(self, file: str, text: str, measured: Measured) -> None:
+    async def turn(self, task: Task, measured: Measured) -> None:
         self.tool_calls = 0
-        asked = [acp.text_block(prompt(file, text))]
         started = time.perf_counter()
         async with asyncio.timeout(TURN_SECONDS):
-            await self.connection.prompt(session_id=self.session, prompt=[*asked])
+            await self.connection.prompt(
+                session_id=self.session, prompt=[acp.text_block(task.prompt)]
+            )
         measured["direct"].append(1000 * (time.perf_counter() - started))
         assert self.tool_calls >= 3, f"{self.tool_calls} tool calls"
-        assert (self.workspace / file).read_text().strip() == text
+        assert (self.workspace / task.file).read_text().strip() == task.text
 
 
 @contextlib.asynccontextmanager
@@ -145,18 +163,19 @@ async def direct(
             mark: value,
         },
     )
-    side = Direct(workspace)
+    side = Direct(workspace, process)
     try:
         async with asyncio.timeout(START_SECONDS):
-            await side.open(harness, process)
+            await side.open(harness)
         yield side
     finally:
-        kill_marked(f"{mark}={value}".encode())
-        await process.wait()
+        async with asyncio.timeout(KILL_SECONDS):
+            await kill_marked(f"{mark}={value}".encode())
+            await process.wait()
         await side.connection.close()
 
 
-def kill_marked(mark: bytes) -> None:
+async def kill_marked(mark: bytes) -> None:
     """Everything that was started with the mark in its environment, also what left its group."""
     here = Path("/proc/self/ns/pid").stat().st_ino
     while found := [
@@ -165,7 +184,8 @@ def kill_marked(mark: bytes) -> None:
         if processes.environment_has(process.id, mark)
     ]:
         for process in found:
-            processes.kill(process, signal.SIGKILL)
+            processes.kill(process)
+        await asyncio.sleep(0.01)
 
 
 @contextlib.asynccontextmanager
@@ -196,16 +216,14 @@ async def model(control: Path) -> AsyncIterator[str]:
             await gateway.close_session(session)
 
 
-async def stack_turn(
-    hf: Holdfast, session: Session, file: str, text: str, measured: Measured
-) -> None:
+async def stack_turn(hf: Holdfast, session: Session, task: Task, measured: Measured) -> None:
     posted = time.time()  # not a monotonic clock: the events' times are compared with it
     async with asyncio.timeout(TURN_SECONDS):
-        events = [event async for event in hf.turns.run(session.id, prompt(file, text))]
+        events = [event async for event in hf.turns.run(session.id, task.prompt)]
     arrived = time.time()
     assert events[-1].type == "turn.completed", events[-1]
     assert sum(event.type == "tool.call" for event in events) >= 3
-    assert (await hf.files.read(session.id, file)).decode().strip() == text
+    assert (await hf.files.read(session.id, task.file)).decode().strip() == task.text
     resume = next(event for event in events if event.type == "resume")
     receipt = next(event for event in events if event.type == "receipt")
     ready, proven = resume.at.timestamp(), receipt.at.timestamp()
@@ -216,18 +234,17 @@ async def stack_turn(
         measured[span].append(1000 * (end - begin))
 
 
-async def measure(hf: Holdfast, side: Direct, harness: str, rounds: int) -> dict[str, Any]:
+async def measure(hf: Holdfast, side: Direct, harness: str, tasks: list[Task]) -> dict[str, Any]:
     session = await hf.sessions.create(harness=harness, provider="local", permissions="auto")
     warming, measured = Measured(list), Measured(list)
     try:
-        for number in range(WARM_UP + rounds):
-            file, text = f"notes-{number}.txt", f"what round {number} has to say"
+        for number, task in enumerate(tasks):
             into = measured if number >= WARM_UP else warming
             for is_direct in (number % 2 == 0, number % 2 == 1):
                 if is_direct:
-                    await side.turn(file, text, into)
+                    await side.turn(task, into)
                 else:
-                    await stack_turn(hf, session, file, text, into)
+                    await stack_turn(hf, session, task, into)
                 await asyncio.sleep(SETTLE_SECONDS)
     finally:
         await hf.sessions.delete(session.id)
@@ -235,6 +252,7 @@ async def measure(hf: Holdfast, side: Direct, harness: str, rounds: int) -> dict
     return {
         "harness": harness,
         "ratio": round(medians["stack"] / medians["direct"], 2),
+        "added_ms": round(medians["stack"] - medians["direct"], 1),
         **{f"{span}_ms": round(ms, 1) for span, ms in medians.items()},
         "rounds_ms": {span: [round(ms, 1) for ms in measured[span]] for span in SPANS},
     }
@@ -248,9 +266,14 @@ async def command(env: dict[str, str], *arguments: str) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=env,
+        start_new_session=True,  # Ctrl-C is for the bench, which then stops the stack
     )
-    async with asyncio.timeout(COMMAND_SECONDS):
-        output, _ = await process.communicate()
+    try:
+        async with asyncio.timeout(COMMAND_SECONDS):
+            output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
     if process.returncode != 0:
         raise RuntimeError(f"holdfast {' '.join(arguments)} failed:\n{output.decode()}")
 
@@ -266,16 +289,19 @@ async def embedded_stack(layout: Layout) -> AsyncIterator[Holdfast]:
         "ANTHROPIC_API_KEY": "",
         "OPENAI_API_KEY": "",
     }
+    up = asyncio.ensure_future(command(env, "up", "--detach"))
     try:
-        await command(env, "up", "--detach")
+        await asyncio.shield(up)
         url = json.loads(layout.api.read_text())["url"]
         async with Holdfast(url, layout.token.read_text().strip()) as hf:
             yield hf
     finally:
+        await asyncio.wait({up})  # a stack that is half up cannot be taken down
         await command(env, "down")
+    assert str(layout.data) not in Path("/proc/mounts").read_text(), "a mount was left behind"
 
 
-async def run(harnesses: list[str], rounds: int, progress: Console) -> dict[str, Any]:
+async def run(harnesses: list[str], tasks: list[Task], progress: Console) -> dict[str, Any]:
     this = asyncio.current_task()
     assert this is not None
     # As Ctrl-C does: the stack must not outlive us.
@@ -288,24 +314,24 @@ async def run(harnesses: list[str], rounds: int, progress: Console) -> dict[str,
         async with embedded_stack(layout) as hf, model(layout.gateway_control) as gateway:
             engine = (await hf.capabilities()).providers[0].engine
             for name in harnesses:
-                progress.print(f"{name}: {WARM_UP} + {rounds} rounds")
+                progress.print(f"{name}: {len(tasks)} rounds, of which {WARM_UP} to warm up")
                 async with direct(HARNESSES[name], installed, gateway, place / name) as side:
-                    rows.append(await measure(hf, side, name, rounds))
-    return {"goal": GOAL, "rounds": rounds, "engine": engine, "turn": rows}
+                    rows.append(await measure(hf, side, name, tasks))
+    return {"goal": GOAL, "engine": engine, "answer_s": tasks[0].answer, "turn": rows}
 
 
 def table(result: dict[str, Any]) -> Table:
     shown = Table(
-        title=f"a warm turn of three tool calls, workspace by {result['engine']}: median ms",
-        caption="of the stack's turn: opening = POST to prompt, agent = prompt to answer, "
-        "delivery = receipt to the client",
+        title=f"a warm turn, median ms; goal: a ratio of at most {GOAL}",
+        caption=f"the workspace by {result['engine']}, an answer of {result['answer_s']:g} s; "
+        "opening: POST to prompt; agent: prompt to answer; delivery: receipt to client",
     )
-    for column in ("harness", *SPANS[:2], f"ratio (goal {GOAL})", *SPANS[2:]):
+    for column in ("harness", *SPANS[:2], "added", "ratio", *SPANS[2:]):
         shown.add_column(column, justify="left" if column == "harness" else "right")
     for row in result["turn"]:
-        ms = [f"{row[f'{span}_ms']:.0f}" for span in SPANS]
-        colour = "green" if row["ratio"] <= GOAL else "red"
-        shown.add_row(row["harness"], *ms[:2], f"[{colour}]{row['ratio']:.2f}[/]", *ms[2:])
+        direct_ms, stack_ms, *spans = (f"{row[f'{span}_ms']:.0f}" for span in SPANS)
+        ratio = f"[{'green' if row['ratio'] <= GOAL else 'red'}]{row['ratio']:.2f}[/]"
+        shown.add_row(row["harness"], direct_ms, stack_ms, f"{row['added_ms']:.0f}", ratio, *spans)
     return shown
 
 
@@ -313,14 +339,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A turn through the stack beside a direct one.")
     parser.add_argument("--harnesses", default=",".join(HARNESSES), help="separated by commas")
     parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument(
+        "--answer", type=float, default=0, help="seconds that the model takes over its answer"
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     harnesses = options.harnesses.split(",")
     if unknown := set(harnesses) - set(HARNESSES):
         parser.error(f"there is no harness {', '.join(sorted(unknown))}")
-    if options.rounds < 1:
-        parser.error("--rounds must be at least 1")
-    result = asyncio.run(run(harnesses, options.rounds, Console(stderr=True)))
+    if options.rounds < 1 or not 0 <= options.answer < TURN_SECONDS / 2:
+        parser.error("--rounds must be at least 1, --answer at least 0 and less than a minute")
+    tasks = [Task(number, options.answer) for number in range(WARM_UP + options.rounds)]
+    result = asyncio.run(run(harnesses, tasks, Console(stderr=True)))
     if options.json:
         print(json.dumps(result))
     else:

@@ -106,6 +106,10 @@ class LocalSandbox:
     def id(self) -> str:
         return self._box.id
 
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self._box.labels
+
     async def exec(self, command: Command) -> ExecResult:
         try:
             exit_code, output = await self._run(command)

@@ -52,7 +52,6 @@ class Conversation:
         gateway = self._sandbox.gateway_url
         env = {k: v for harness in HARNESSES.values() for k, v in harness.env(gateway).items()}
         async with agent_server.connect(self._sandbox) as http:
-            await agent_server.ensure_running(self._sandbox, http, env)
             if known is not None and known.choice == self._choice:
                 self._acp = AcpConnection(
                     http,
@@ -63,6 +62,7 @@ class Conversation:
                 )
                 rung: Any = "warm"
             else:
+                await agent_server.ensure_running(self._sandbox, http, env)
                 await self._start(http, known)
                 rung = "new" if known is None else "native"
             try:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,8 @@ class Journal:
 
     async def append(self, event: EventBase, source: int | None = None) -> None:
         request = self.request
-        placed = event.model_copy(
-            update={"session_id": request.session_id, "turn_id": request.turn_id}
-        )
+        place = {"session_id": request.session_id, "turn_id": request.turn_id}
+        placed = event.model_copy(update={**place, "at": datetime.now(UTC)})
         entry = Entry(self.last_n + 1, to_dict(placed), source)
         self._write(dumps({"n": entry.n, "event": entry.event, "source": source}) + b"\n")
         async with self._grown:

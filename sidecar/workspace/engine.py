@@ -132,8 +132,7 @@ class HostMounted:
 
     async def attach(self, sandbox_id: str) -> DurableSandbox:
         sandbox = await self._provider.attach(sandbox_id)
-        session_id = await self._session_of(sandbox_id)
-        workspace, report = await self.ready(session_id)
+        workspace, report = await self.ready(sandbox.labels["session"])
         return DurableSandbox(sandbox, workspace, report)
 
     async def status(self, sandbox_id: str) -> Status:
@@ -148,7 +147,8 @@ class HostMounted:
             return await self._provider.destroy(sandbox_id)
         except Unreachable:
             # A process that waits for a hanging file system cannot die before the daemon does.
-            await self._mounts.unmount(await self._session_of(sandbox_id), gently=False)
+            hung = await self._provider.attach(sandbox_id)
+            await self._mounts.unmount(hung.labels["session"], gently=False)
             return await self._provider.destroy(sandbox_id)
 
     async def release(self, session_id: str, *, forget: bool = False) -> bool:
@@ -224,12 +224,6 @@ class HostMounted:
             known = self._workspaces[session_id] = Workspace(mount, self._engine, self._store)
         return known
 
-    async def _session_of(self, sandbox_id: str) -> str:
-        async for info in self._provider.list({}):
-            if info.sandbox_id == sandbox_id:
-                return info.labels["session"]
-        raise InvalidSpec(f"the sandbox {sandbox_id} has no session label", op="attach")
-
 
 class DurableSandbox:
     """A sandbox with its workspace; everything else is the sandbox's own."""
@@ -242,6 +236,10 @@ class DurableSandbox:
     @property
     def id(self) -> str:
         return self._sandbox.id
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self._sandbox.labels
 
     @property
     def gateway_url(self) -> str:
