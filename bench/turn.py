@@ -22,9 +22,8 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
 import acp
@@ -54,7 +53,7 @@ TURN_SECONDS = 120
 KILL_SECONDS = 10
 # Harnesses tidy up after their answer; the other side's turn should not pay for it.
 SETTLE_SECONDS = 0.2
-LINE_BYTES = 64 << 20
+LINE_BYTES = 64 << 20  # asyncio's own limit is 64 KiB
 CHUNK = 64 << 10
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
 # As sandbox-agent starts them.
@@ -65,32 +64,25 @@ ADAPTERS = {
     "pi": ("pi-acp",),
 }
 # The first two are whole turns; the others are what the stack's went into.
-SPANS = ("direct", "stack", "opening", "agent", "barrier", "delivery")
+SPANS = ("direct", "stack", "open", "agent", "barrier", "deliver")
 
 # Milliseconds of every round, by span.
 Measured = defaultdict[str, list[float]]
 
 
-@dataclass(frozen=True)
-class Task:
-    """One round's turn: four model requests, three tool calls, an answer in small pieces."""
+class Task(NamedTuple):
+    """One round's turn, the same on both sides."""
 
-    number: int
-    answer: float
+    file: str
+    text: str
+    prompt: str
 
-    @property
-    def file(self) -> str:
-        return f"notes-{self.number}.txt"
 
-    @property
-    def text(self) -> str:
-        return f"what round {self.number} has to say"
-
-    @property
-    def prompt(self) -> str:
-        steps = [f"write {self.text} to {self.file}", f"run: wc -c {self.file} && ls -l"]
-        steps += [f"read {self.file}", *([f"wait {self.answer} seconds"] if self.answer else [])]
-        return "\n".join(steps)
+def make_task(number: int, answer: float) -> Task:
+    """Four model requests, three tool calls, and an answer that comes in small pieces."""
+    file, text = f"notes-{number}.txt", f"what round {number} has to say"
+    steps = [f"write {text} to {file}", f"run: wc -c {file} && ls -l", f"read {file}"]
+    return Task(file, text, "\n".join(steps + [f"wait {answer} seconds"] * bool(answer)))
 
 
 class Direct:
@@ -216,7 +208,8 @@ async def model(control: Path) -> AsyncIterator[str]:
             await gateway.close_session(session)
 
 
-async def stack_turn(hf: Holdfast, session: Session, task: Task, measured: Measured) -> None:
+async def stack_turn(hf: Holdfast, session: Session, task: Task, measured: Measured) -> str:
+    """Returns how the harness was resumed."""
     posted = time.time()  # not a monotonic clock: the events' times are compared with it
     async with asyncio.timeout(TURN_SECONDS):
         events = [event async for event in hf.turns.run(session.id, task.prompt)]
@@ -232,6 +225,7 @@ async def stack_turn(hf: Holdfast, session: Session, task: Task, measured: Measu
     measured["stack"].append(1000 * (arrived - posted))
     for span, begin, end in zip(SPANS[2:], ends, ends[1:], strict=False):
         measured[span].append(1000 * (end - begin))
+    return resume.rung
 
 
 async def measure(hf: Holdfast, side: Direct, harness: str, tasks: list[Task]) -> dict[str, Any]:
@@ -244,7 +238,8 @@ async def measure(hf: Holdfast, side: Direct, harness: str, tasks: list[Task]) -
                 if is_direct:
                     await side.turn(task, into)
                 else:
-                    await stack_turn(hf, session, task, into)
+                    rung = await stack_turn(hf, session, task, into)
+                    assert number == 0 or rung == "warm", rung
                 await asyncio.sleep(SETTLE_SECONDS)
     finally:
         await hf.sessions.delete(session.id)
@@ -259,23 +254,19 @@ async def measure(hf: Holdfast, side: Direct, harness: str, tasks: list[Task]) -
 
 
 async def command(env: dict[str, str], *arguments: str) -> None:
-    process = await asyncio.create_subprocess_exec(
-        HOLDFAST,
-        *arguments,
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [HOLDFAST, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=env,
+        timeout=COMMAND_SECONDS,
         start_new_session=True,  # Ctrl-C is for the bench, which then stops the stack
+        check=False,
     )
-    try:
-        async with asyncio.timeout(COMMAND_SECONDS):
-            output, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-    if process.returncode != 0:
-        raise RuntimeError(f"holdfast {' '.join(arguments)} failed:\n{output.decode()}")
+    if done.returncode != 0:
+        raise RuntimeError(f"holdfast {' '.join(arguments)} failed:\n{done.stdout.decode()}")
 
 
 @contextlib.asynccontextmanager
@@ -286,8 +277,6 @@ async def embedded_stack(layout: Layout) -> AsyncIterator[Holdfast]:
         "HOLDFAST_RUN_DIR": str(layout.run),
         "HOLDFAST_API_PORT": str(free_port()),
         "HOLDFAST_OFFLINE": "1",
-        "ANTHROPIC_API_KEY": "",
-        "OPENAI_API_KEY": "",
     }
     up = asyncio.ensure_future(command(env, "up", "--detach"))
     try:
@@ -301,12 +290,13 @@ async def embedded_stack(layout: Layout) -> AsyncIterator[Holdfast]:
     assert str(layout.data) not in Path("/proc/mounts").read_text(), "a mount was left behind"
 
 
-async def run(harnesses: list[str], tasks: list[Task], progress: Console) -> dict[str, Any]:
+async def run(
+    harnesses: list[str], tasks: list[Task], installed: Installed, progress: Console
+) -> dict[str, Any]:
     this = asyncio.current_task()
     assert this is not None
     # As Ctrl-C does: the stack must not outlive us.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
-    installed = find_everything(load_settings())
     rows = []
     with short_directory() as place:
         layout = Layout(place / "data", place / "run")
@@ -317,14 +307,14 @@ async def run(harnesses: list[str], tasks: list[Task], progress: Console) -> dic
                 progress.print(f"{name}: {len(tasks)} rounds, of which {WARM_UP} to warm up")
                 async with direct(HARNESSES[name], installed, gateway, place / name) as side:
                     rows.append(await measure(hf, side, name, tasks))
-    return {"goal": GOAL, "engine": engine, "answer_s": tasks[0].answer, "turn": rows}
+    return {"goal": GOAL, "engine": engine, "turn": rows}
 
 
 def table(result: dict[str, Any]) -> Table:
     shown = Table(
         title=f"a warm turn, median ms; goal: a ratio of at most {GOAL}",
         caption=f"the workspace by {result['engine']}, an answer of {result['answer_s']:g} s; "
-        "opening: POST to prompt; agent: prompt to answer; delivery: receipt to client",
+        "open: POST to prompt; agent: prompt to answer; deliver: receipt to client",
     )
     for column in ("harness", *SPANS[:2], "added", "ratio", *SPANS[2:]):
         shown.add_column(column, justify="left" if column == "harness" else "right")
@@ -349,8 +339,14 @@ def main() -> None:
         parser.error(f"there is no harness {', '.join(sorted(unknown))}")
     if options.rounds < 1 or not 0 <= options.answer < TURN_SECONDS / 2:
         parser.error("--rounds must be at least 1, --answer at least 0 and less than a minute")
-    tasks = [Task(number, options.answer) for number in range(WARM_UP + options.rounds)]
-    result = asyncio.run(run(harnesses, tasks, Console(stderr=True)))
+    os.environ |= {"ANTHROPIC_API_KEY": "", "OPENAI_API_KEY": ""}
+    settings = load_settings()
+    if settings.anthropic_api_key or settings.openai_api_key:
+        parser.error("take the keys out of .env: this bench is for the scripted model")
+    tasks = [make_task(number, options.answer) for number in range(WARM_UP + options.rounds)]
+    progress = Console(stderr=True)
+    result = asyncio.run(run(harnesses, tasks, find_everything(settings), progress))
+    result["answer_s"] = options.answer
     if options.json:
         print(json.dumps(result))
     else:
