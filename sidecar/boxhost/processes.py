@@ -109,13 +109,15 @@ async def wait_pid(pid: int, bound: float | None) -> bool:
 def in_pid_namespace(namespace: int) -> Iterator[ProcessInfo]:
     """Every living process whose PID namespace has this inode number."""
     link = f"pid:[{namespace}]"
-    for entry in PROC.iterdir():
-        if not entry.name.isdigit():
+    # os and not pathlib: this looks at every process of the host, before every prompt.
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if not name.isdigit():
             continue
+        entry = PROC / name
         try:
-            if str((entry / "ns" / "pid").readlink()) != link:
+            if os.readlink(f"/proc/{name}/ns/pid") != link:  # noqa: PTH115
                 continue
-            process = identify(int(entry.name))
+            process = identify(int(name))
             if process is None:
                 continue
             argv = (entry / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")

@@ -19,6 +19,7 @@ import pytest
 from client import Holdfast
 from contracts.bodies import Session, Turn
 from contracts.events import Event
+from stack.settings import load_settings
 from tests.services import free_port, short_directory
 
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
@@ -75,6 +76,9 @@ class RunningStack:
 
 @pytest.fixture(scope="session")
 async def stack(fuse: None) -> AsyncIterator[RunningStack]:
+    settings = load_settings()
+    if settings.anthropic_api_key or settings.openai_api_key:
+        pytest.fail("take the keys out of .env and the environment: tests never call a real model")
     with short_directory() as directory:
         data_dir = directory / "data"
         env = {
@@ -82,8 +86,6 @@ async def stack(fuse: None) -> AsyncIterator[RunningStack]:
             "HOLDFAST_DATA_DIR": str(data_dir),
             "HOLDFAST_API_PORT": str(free_port()),
             "HOLDFAST_OFFLINE": "1",
-            "ANTHROPIC_API_KEY": "",
-            "OPENAI_API_KEY": "",
         }
         running = RunningStack(data_dir, env)
         await running.command("up", "--detach")
