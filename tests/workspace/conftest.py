@@ -32,7 +32,8 @@ async def address(store_service: SeaweedFS) -> StoreAddress:
         aws_secret_access_key=found.secret_key,
         region_name="us-east-1",
     ) as s3:
-        await s3.create_bucket(Bucket=found.bucket)
+        for bucket in (found.bucket, "elsewhere"):
+            await s3.create_bucket(Bucket=bucket)
     return found
 
 

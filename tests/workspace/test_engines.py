@@ -147,11 +147,13 @@ async def test_another_process_adopts_a_living_mount(
     assert later.get(spec.session_id) == sandbox.workspace.mount
 
 
-async def test_a_store_that_does_not_answer_means_no_sandbox_at_all(
-    durable: HostMounted, spec: SandboxSpec, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("witness", ["no-such-bucket", "elsewhere"])
+async def test_a_store_that_does_not_confirm_the_mount_means_no_sandbox_at_all(
+    durable: HostMounted, spec: SandboxSpec, monkeypatch: pytest.MonkeyPatch, witness: str
 ) -> None:
-    """A mount whose bytes the store does not confirm is taken down again: nothing runs on it."""
-    monkeypatch.setattr(durable._store, "bucket", "no-such-bucket")
+    """The store answers with an error, or that it has not what was written and fsynced: the mount
+    is taken down again, and nothing runs on it."""
+    monkeypatch.setattr(durable._store, "bucket", witness)
     with pytest.raises(MountFailed):
         await durable.create(spec)
     assert durable.workspace(spec.session_id) is None

@@ -1,0 +1,156 @@
+"""The barrier, against a store that does not have what the directory has."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import aioboto3
+import pytest
+
+from contracts.errors import NotDurable
+from sidecar.workspace import barrier
+from sidecar.workspace.barrier import Barrier
+from sidecar.workspace.host_files import HostFiles
+from sidecar.workspace.store import Store, StoreAddress
+
+if TYPE_CHECKING:
+    from types_aiobotocore_s3 import S3Client
+
+
+class Both:
+    """A directory and a prefix of the store that nothing keeps in step."""
+
+    def __init__(self, s3: S3Client, bucket: str, directory: Path, session: str) -> None:
+        self._s3 = s3
+        self._bucket = bucket
+        self._session = session
+        self.directory = directory
+
+    def here(self, name: str, data: bytes) -> None:
+        (self.directory / name).write_bytes(data)
+
+    async def there(self, name: str, data: bytes) -> None:
+        await self._s3.put_object(Bucket=self._bucket, Key=self._key(name), Body=data)
+
+    async def there_in_parts(self, name: str, data: bytes) -> None:
+        """Stored so that its ETag is not the md5 of its bytes."""
+        bucket, key = self._bucket, self._key(name)
+        upload = (await self._s3.create_multipart_upload(Bucket=bucket, Key=key))["UploadId"]
+        part = await self._s3.upload_part(
+            Bucket=bucket, Key=key, UploadId=upload, PartNumber=1, Body=data
+        )
+        await self._s3.complete_multipart_upload(
+            Bucket=bucket,
+            Key=key,
+            UploadId=upload,
+            MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]},
+        )
+
+    def _key(self, name: str) -> str:
+        return f"{self._session}/{name}"
+
+
+@pytest.fixture
+def session() -> str:
+    return str(uuid.uuid4())
+
+
+@pytest.fixture
+async def both(address: StoreAddress, tmp_path: Path, session: str) -> AsyncIterator[Both]:
+    async with aioboto3.Session().client(
+        "s3",
+        endpoint_url=address.endpoint,
+        aws_access_key_id=address.access_key,
+        aws_secret_access_key=address.secret_key,
+        region_name="us-east-1",
+    ) as s3:
+        yield Both(s3, address.bucket, tmp_path, session)
+
+
+@pytest.fixture
+async def under_test(
+    store: Store, tmp_path: Path, session: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Barrier]:
+    monkeypatch.setattr(barrier, "TRIES", 2)
+    files = HostFiles(tmp_path)
+    yield Barrier(files, store, session, "none", sync_root=False)
+    await files.close()
+
+
+async def refused(under_test: Barrier) -> dict[str, str]:
+    with pytest.raises(NotDurable) as error:
+        await under_test.prove()
+    files: dict[str, str] = error.value.details["files"]
+    return files
+
+
+async def test_what_is_the_same_on_both_sides_is_proven(both: Both, under_test: Barrier) -> None:
+    both.here("a", b"same")
+    await both.there("a", b"same")
+    proof = await under_test.prove()
+    assert (proof.files, proof.bytes) == (1, 4)
+
+
+async def test_a_file_that_the_store_does_not_have_is_no_receipt(
+    both: Both, under_test: Barrier
+) -> None:
+    both.here("a", b"here")
+    assert await refused(under_test) == {"a": "the store does not have it"}
+
+
+async def test_a_file_of_another_length_is_no_receipt(both: Both, under_test: Barrier) -> None:
+    both.here("a", b"long")
+    await both.there("a", b"lo")
+    assert await refused(under_test) == {"a": "the store has 2 of 4 bytes"}
+
+
+async def test_other_bytes_of_the_same_length_are_no_receipt(
+    both: Both, under_test: Barrier
+) -> None:
+    both.here("a", b"this")
+    await both.there("a", b"that")
+    assert await refused(under_test) == {"a": "the store has other bytes"}
+
+
+async def test_a_rewrite_that_did_not_arrive_is_no_receipt(both: Both, under_test: Barrier) -> None:
+    """What was proven before says nothing about the bytes that are there now."""
+    both.here("a", b"old1")
+    await both.there("a", b"old1")
+    await under_test.prove()
+    both.here("a", b"new2")
+    assert await refused(under_test) == {"a": "the store has other bytes"}
+
+
+async def test_a_deletion_that_did_not_arrive_is_no_receipt(
+    both: Both, under_test: Barrier
+) -> None:
+    await both.there("gone", b"x")
+    assert await refused(under_test) == {"gone": "it is deleted here but still in the store"}
+
+
+async def test_an_object_whose_etag_is_no_md5_is_compared_by_its_bytes(
+    both: Both, under_test: Barrier
+) -> None:
+    both.here("a", b"same")
+    await both.there_in_parts("a", b"same")
+    assert (await under_test.prove()).files == 1
+    both.here("b", b"this")
+    await both.there_in_parts("b", b"that")
+    assert await refused(under_test) == {"b": "the store has other bytes"}
+
+
+async def test_it_waits_for_what_is_on_its_way(
+    both: Both, under_test: Barrier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(barrier, "TRIES", 100)
+    both.here("a", b"late")
+    proving = asyncio.ensure_future(under_test.prove())
+    done, _ = await asyncio.wait({proving}, timeout=0.5)
+    assert not done, "it was proven although the store has nothing"
+    await both.there("a", b"late")
+    async with asyncio.timeout(20):
+        assert (await proving).files == 1
