@@ -118,6 +118,21 @@ async def test_a_sandbox_killed_in_the_middle_interrupts_the_turn_and_keeps_its_
     assert "kept" in output(events)
 
 
+async def test_a_turn_that_cannot_be_proven_fails_and_names_the_file(
+    hf: Holdfast, session: Session
+) -> None:
+    if (await hf.capabilities()).providers[0].engine == "geesefs":
+        pytest.skip("geesefs takes a backslash for a slash")
+    events = await run(hf, session, r"run: touch 'back\slash'")
+    assert events[-1].type == "turn.failed"
+    assert events[-1].error.code == "not_durable"
+    assert "back\\slash" in events[-1].error.message
+    assert not of_type(events, "receipt")
+    mended = await run(hf, session, "run: rm back*; echo fine > name")
+    assert mended[-1].type == "turn.completed"
+    assert [receipt.files for receipt in of_type(mended, "receipt")] == [1]
+
+
 async def test_a_long_answer_arrives_whole_and_in_order(hf: Holdfast, session: Session) -> None:
     events = await run(hf, session, "answer with 2000 words")
     text = "".join(event.text for event in of_type(events, "message") if event.role == "assistant")
