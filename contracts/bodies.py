@@ -182,6 +182,22 @@ class Capabilities(Body):
     default_provider: str
 
 
+class PastTurn(Body):
+    """An earlier turn as a handoff needs it. What was long is cut, and `cut` says so."""
+
+    turn_id: UUID
+    epoch: int
+    harness: str
+    state: TurnState
+    prompt: str
+    said: str = ""  # what the assistant said; of a long text the end
+    tools: list[str] = []  # titles of the tools it used, in order
+    paths: list[str] = []  # files they touched
+    plan: list[dict[str, Any]] = []  # as it stood at the end
+    error: str | None = None
+    cut: bool = False
+
+
 class RunRequest(Asked):
     """A turn, as the api hands it to the sidecar. Idempotent by `turn_id`."""
 
@@ -194,6 +210,8 @@ class RunRequest(Asked):
     model: str | None = None
     reasoning: str | None = None
     permissions: Permissions = "auto"
+    past: list[PastTurn] = []  # the session's last turns, oldest first
+    turns_before: int = 0  # how many there were in all
 
 
 class RunBody(Body):

@@ -16,7 +16,8 @@ HoldfastError
 │   └── SandboxNotFound
 ├── Conflict (409)
 │   ├── TurnRunning             carries the running turn's id
-│   └── NoTurnRunning
+│   ├── NoTurnRunning
+│   └── StaleEpoch              somebody else holds the session's lease by now
 ├── TooLarge (413)
 ├── RangeNotSatisfiable (416)
 ├── Unavailable (503)           a part of the stack that does not answer
@@ -136,6 +137,10 @@ class TurnRunning(Conflict):
 
 class NoTurnRunning(Conflict):
     code = "no_turn_running"
+
+
+class StaleEpoch(Conflict):
+    code = "stale_epoch"
 
 
 class TooLarge(HoldfastError):

@@ -137,6 +137,51 @@ class MountRestored(EventBase):
     took: float
 
 
+class WorkspaceRestored(EventBase):
+    """What the file system had forgotten was put back from the last manifest."""
+
+    type: Literal["workspace.restored"] = "workspace.restored"
+    symlinks: int = 0
+    modes: int = 0
+    mtimes: int = 0
+    directories: int = 0
+    took: float = 0.0
+    problems: dict[str, Text] = {}
+
+
+class WorkspaceSwept(EventBase):
+    """Stale locks that a killed process had left were removed."""
+
+    type: Literal["workspace.swept"] = "workspace.swept"
+    paths: list[Text]
+    reason: Text = ""
+
+
+class RunAdopted(EventBase):
+    """A new sidecar goes on with a turn that the one before it had begun."""
+
+    type: Literal["run.adopted"] = "run.adopted"
+    reason: Text = ""
+
+
+class StateCaptured(EventBase):
+    """The harness's own state is in the state bucket: the conversation can be loaded from it."""
+
+    type: Literal["state.captured"] = "state.captured"
+    harness: str
+    bytes: int
+    took: float
+
+
+class StateFailed(EventBase):
+    """The harness's own state was not stored; the next cold start uses an older one, or tells the
+    conversation by a handoff."""
+
+    type: Literal["state.failed"] = "state.failed"
+    harness: str
+    reason: Text
+
+
 class Resume(EventBase):
     """Which rung of the resume ladder brought the conversation back."""
 
@@ -228,6 +273,15 @@ class Receipt(EventBase):
     took: float
 
 
+class ReceiptFailed(EventBase):
+    """The turn is not durable: what is not proven to be in the store, and why."""
+
+    type: Literal["receipt.failed"] = "receipt.failed"
+    engine: str
+    reason: Text
+    files: dict[str, Text] = {}
+
+
 class Raw(EventBase):
     """Anything we do not know, kept as it came."""
 
@@ -250,6 +304,11 @@ KnownEvent = Annotated[
     | MountReady
     | MountLost
     | MountRestored
+    | WorkspaceRestored
+    | WorkspaceSwept
+    | RunAdopted
+    | StateCaptured
+    | StateFailed
     | Resume
     | Message
     | Thought
@@ -261,6 +320,7 @@ KnownEvent = Annotated[
     | PermissionAnswered
     | Usage
     | Receipt
+    | ReceiptFailed
     | Raw,
     Field(discriminator="type"),
 ]

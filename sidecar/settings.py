@@ -21,6 +21,7 @@ class Settings(BaseSettings):
     s3_access_key: SecretStr
     s3_secret_key: SecretStr
     s3_bucket: str = "sessions"
+    s3_state_bucket: str = "state"
     filer: str
     harness_dir: Path
     node: Path

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import aioboto3
 from aiobotocore.config import AioConfig
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from types_aiobotocore_s3 import S3Client
 
 CHUNK = 1 << 20
+DELETE_BATCH = 1000
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class StoredObject:
 
 
 class Store:
-    """Reads under one bucket. Raises, in every call: StoreUnavailable."""
+    """Objects of one bucket. Raises, in every call: StoreUnavailable."""
 
     def __init__(self, client: S3Client, bucket: str) -> None:
         self._client = client
@@ -67,6 +68,10 @@ class Store:
         ) as client:
             yield cls(client, address.bucket)
 
+    def in_bucket(self, bucket: str) -> Store:
+        """The same store's other bucket, over the same connections."""
+        return Store(self._client, bucket)
+
     async def list(self, prefix: str) -> dict[str, StoredObject]:
         """Every object under the prefix by key without it; directory markers left out."""
         found = {}
@@ -78,6 +83,43 @@ class Store:
                     if key and not key.endswith("/"):
                         found[key] = StoredObject(key, item["Size"], item["ETag"].strip('"'))
         return found
+
+    async def get(self, key: str) -> tuple[bytes, str] | None:
+        """An object's content and ETag; None if there is none."""
+        with _store_errors("read"):
+            try:
+                answer = await self._client.get_object(Bucket=self.bucket, Key=key)
+            except self._client.exceptions.NoSuchKey:
+                return None
+            return await answer["Body"].read(), answer["ETag"]
+
+    async def put(self, key: str, data: bytes, *, replaces: str | None = "*") -> bool:
+        """Store an object. `replaces` is the ETag that must be there, None if nothing may be;
+        false when it is not so, and then nothing is stored."""
+        condition: dict[str, Any] = {}
+        if replaces is None:
+            condition = {"IfNoneMatch": "*"}
+        elif replaces != "*":
+            condition = {"IfMatch": replaces}
+        with _store_errors("write"):
+            try:
+                await self._client.put_object(Bucket=self.bucket, Key=key, Body=data, **condition)
+            except ClientError as error:
+                if error.response["Error"]["Code"] in ("PreconditionFailed", "412"):
+                    return False
+                raise
+        return True
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        with _store_errors("delete"):
+            for start in range(0, len(keys), DELETE_BATCH):
+                await self._client.delete_objects(
+                    Bucket=self.bucket,
+                    Delete={
+                        "Objects": [{"Key": key} for key in keys[start : start + DELETE_BATCH]],
+                        "Quiet": True,
+                    },
+                )
 
     async def sha256(self, key: str) -> str | None:
         """The hash of an object's content as the store gives it; None if there is none."""

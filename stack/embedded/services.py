@@ -144,6 +144,7 @@ def _shared(wiring: Wiring) -> dict[str, str]:
         "HOLDFAST_S3_ACCESS_KEY": credentials.s3_access_key.get_secret_value(),
         "HOLDFAST_S3_SECRET_KEY": credentials.s3_secret_key.get_secret_value(),
         "HOLDFAST_S3_BUCKET": settings.s3_bucket,
+        "HOLDFAST_S3_STATE_BUCKET": seaweedfs.STATE_BUCKET,
         "HOLDFAST_DEFAULT_HARNESS": settings.default_harness,
         "HOLDFAST_DEFAULT_PROVIDER": settings.default_provider,
         "HOLDFAST_LOG_LEVEL": settings.log_level,
