@@ -104,7 +104,7 @@ class Pump:
                 return False
 
     def _request(self) -> RunRequest:
-        fields = RunRequest.model_fields.keys() - {"turn_id"}
+        fields = RunRequest.model_fields.keys() - {"turn_id", "past", "turns_before"}
         turn = self._turn
         return RunRequest(turn_id=turn.id, **{name: getattr(turn, name) for name in fields})
 
