@@ -22,6 +22,7 @@ from sidecar.runs.engine import Runs
 from sidecar.runs.gateway import Gateway
 from sidecar.runs.live import LiveSandboxes
 from sidecar.runs.sandboxes import Sandboxes
+from sidecar.runs.states import States
 from sidecar.settings import Settings
 from sidecar.workspace.choice import EngineChoice, choose
 from sidecar.workspace.engine import HostMounted
@@ -55,7 +56,8 @@ def create_app(settings: Settings) -> FastAPI:
                 settings.warm_seconds,
             )
             models = {"anthropic": settings.anthropic_model, "openai": settings.openai_model}
-            async with Runs.open(settings.data_dir, sandboxes, models) as runs:
+            states = States(store.in_bucket(settings.s3_state_bucket))
+            async with Runs.open(settings.data_dir, sandboxes, states, models) as runs:
                 app.state.runs = runs
                 yield
 

@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import json
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any
 
 import aiohttp
@@ -161,21 +161,35 @@ class AcpConnection:
 
         Raises: PromptFailed, when it answers with an error; HarnessExited; StreamGap.
         """
-        if self._dead is not None:
-            raise self._dead
-        request_id = next(self._ids)
-        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._waiting[request_id] = future
+        return await self._request(self.next_id(), method, params, bound)
+
+    def next_id(self) -> str:
+        """An id for a request, never used before."""
+        return next(self._ids)
+
+    async def _request(
+        self, request_id: str, method: str, params: Mapping[str, Any], bound: float | None
+    ) -> dict[str, Any]:
+        answered = self._expect(request_id)
         body = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": dict(params)}
-        post = self._tasks.start(self._post_for(request_id, body, future))
+        post = self._tasks.start(self._post_for(request_id, body, answered))
         try:
             async with asyncio.timeout(bound):
-                answer = await future
+                return self._result(method, await answered)
         except TimeoutError:
             raise HarnessExited(f"{self._agent} did not answer {method} in {bound} s") from None
         finally:
             self._waiting.pop(request_id, None)
             post.cancel()
+
+    def _expect(self, request_id: str) -> asyncio.Future[dict[str, Any]]:
+        if self._dead is not None:
+            raise self._dead
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[request_id] = future
+        return future
+
+    def _result(self, method: str, answer: Mapping[str, Any]) -> dict[str, Any]:
         if "error" in answer:
             raise PromptFailed(f"{self._agent}: {_error_text(answer['error'])}", method=method)
         result = answer.get("result")
@@ -244,10 +258,20 @@ class AcpConnection:
             {"sessionId": self.session, "configId": option, "value": value},
         )
 
-    async def prompt(self, text: str) -> dict[str, Any]:
+    async def prompt(self, text: str, request_id: str) -> dict[str, Any]:
         """Returns when the turn is over, however long that takes."""
         params = {"sessionId": self.session, "prompt": [{"type": "text", "text": text}]}
-        return await self.request("session/prompt", params, bound=None)
+        return await self._request(request_id, "session/prompt", params, None)
+
+    def expect_answer(self, request_id: str) -> Coroutine[Any, Any, dict[str, Any]]:
+        """What `prompt` would return, for a prompt that an earlier connection sent. Called before
+        listening begins, so that no answer goes by."""
+        answered = self._expect(request_id)
+
+        async def answer() -> dict[str, Any]:
+            return self._result("session/prompt", await answered)
+
+        return answer()
 
     async def cancel(self) -> None:
         await self.notify("session/cancel", {"sessionId": self.session})

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from sidecar.harnesses.state import StatePaths
+
 if TYPE_CHECKING:
     from sidecar.harnesses.acp import AcpConnection
 
@@ -44,6 +46,18 @@ class Harness(Protocol):
     @property
     def titles(self) -> tuple[str, ...]:
         """Names that its processes give themselves, which hide where they were started from."""
+        ...
+
+    @property
+    def state(self) -> StatePaths:
+        """Where its own record of the conversation is."""
+        ...
+
+    def mend(self, files: dict[str, bytes]) -> list[str]:
+        """Make a state that was torn by a sudden end loadable, in place; returns what was done.
+
+        Raises: StateBroken.
+        """
         ...
 
     def home(self, gateway: str, choice: Choice) -> Mapping[str, str]:

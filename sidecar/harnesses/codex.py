@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from sidecar.harnesses.acp import AcpConnection
 from sidecar.harnesses.base import GATEWAY_TOKEN, SCRIPTED_MODEL, Choice
+from sidecar.harnesses.state import INTERRUPTED, Record, StatePaths, mend_jsonl
 
 
 class Codex:
@@ -17,6 +19,10 @@ class Codex:
     efforts = ("minimal", "low", "medium", "high")
     reload_after_cancel = True
     titles: tuple[str, ...] = ()
+    state = StatePaths(kept=(".codex/sessions",))
+
+    def mend(self, files: dict[str, bytes]) -> list[str]:
+        return mend_jsonl(files, _closing)
 
     def home(self, gateway: str, choice: Choice) -> Mapping[str, str]:
         # JSON strings are TOML strings: quoting a model's name cannot break out.
@@ -49,3 +55,26 @@ class Codex:
         self, acp: AcpConnection, opened: Mapping[str, Any], choice: Choice
     ) -> None:
         await acp.set_mode("agent-full-access")  # it does not survive a load
+
+
+def _closing(records: Sequence[Record]) -> Iterator[Record]:
+    """An output for every call that has none."""
+    asked: dict[str, str] = {}
+    for record in records:
+        payload = record.get("payload")
+        if not isinstance(payload, dict) or record.get("type") != "response_item":
+            continue
+        kind, call = str(payload.get("type")), str(payload.get("call_id"))
+        if kind.endswith("_call") and "call_id" in payload:
+            asked[call] = f"{kind}_output"
+        elif kind.endswith("_call_output"):
+            asked.pop(call, None)
+    for number, (call, kind) in enumerate(asked.items(), start=1):
+        closing: Record = {
+            "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "type": "response_item",
+            "payload": {"type": kind, "call_id": call, "output": INTERRUPTED},
+        }
+        if isinstance(records[-1].get("ordinal"), int):
+            closing["ordinal"] = records[-1]["ordinal"] + number
+        yield closing

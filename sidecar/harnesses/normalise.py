@@ -30,6 +30,13 @@ class Normaliser:
         self._outputs: defaultdict[str, list[str]] = defaultdict(list)
         self._updates: dict[str, events.ToolUpdate] = {}
 
+    def recall(self, event: events.EventBase) -> None:
+        """Know again what another normaliser said before us in the same turn."""
+        if isinstance(event, events.ToolUpdate):
+            self._updates[event.tool_call_id] = event
+            if event.output_delta is not None:
+                self._outputs[event.tool_call_id].append(event.output_delta)
+
     def event(self, message: dict[str, Any]) -> events.EventBase | None:
         """The event for one message of the agent; None for what a transcript does not need."""
         raw = events.Raw(source="acp", data=message)

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from sidecar.harnesses.acp import AcpConnection
 from sidecar.harnesses.base import GATEWAY_TOKEN, SCRIPTED_MODEL, Choice
+from sidecar.harnesses.state import INTERRUPTED, StateBroken, StatePaths
+
+DATA = ".local/share/opencode"
+DATABASE = f"{DATA}/opencode.db"
+DANGLING = """
+SELECT id, data FROM part
+WHERE json_extract(data, '$.type') = 'tool'
+  AND json_extract(data, '$.state.status') IN ('pending', 'running')
+"""
+CLOSE = "UPDATE part SET data = ? WHERE id = ?"
 
 
 class Opencode:
@@ -17,6 +31,33 @@ class Opencode:
     efforts = ("low", "medium", "high")
     reload_after_cancel = False
     titles: tuple[str, ...] = ()
+    state = StatePaths(
+        kept=(DATA,),
+        left=tuple(
+            f"{DATA}/{name}"
+            for name in ("auth.json", "bin", "log", "repos", "snapshot", "opencode.db-shm")
+        ),
+    )
+
+    def mend(self, files: dict[str, bytes]) -> list[str]:
+        """SQLite cuts a torn end off by itself; what is left are tools that never returned."""
+        if DATABASE not in files:
+            return []
+        with tempfile.TemporaryDirectory() as place:
+            path = Path(place) / "opencode.db"
+            path.write_bytes(files[DATABASE])
+            if f"{DATABASE}-wal" in files:
+                path.with_name("opencode.db-wal").write_bytes(files[f"{DATABASE}-wal"])
+            try:
+                closed = _close_dangling(path)
+            except sqlite3.Error as error:
+                raise StateBroken(f"opencode's database: {error}") from error
+            if not closed:
+                return []
+            files[DATABASE] = path.read_bytes()
+            # Emptied, not left out: an old one beside the database would undo what was mended.
+            files[f"{DATABASE}-wal"] = b""
+        return [f"closed {closed} tool calls that never returned"]
 
     def home(self, gateway: str, choice: Choice) -> Mapping[str, str]:
         model = choice.model or SCRIPTED_MODEL
@@ -67,3 +108,26 @@ class Opencode:
     ) -> None:
         if choice.reasoning is not None:  # its own default is the lowest
             await acp.set_option("effort", choice.reasoning)
+
+
+def _close_dangling(path: Path) -> int:
+    """The database comes out of a sandbox: nothing in its schema is trusted."""
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA trusted_schema = OFF")
+        found = database.execute("PRAGMA quick_check").fetchone()[0]
+        if found != "ok":
+            raise StateBroken(f"opencode's database: {found}")
+        dangling = database.execute(DANGLING).fetchall()
+        for part_id, data in dangling:
+            part = json.loads(data)
+            part["state"] = {
+                "status": "error",
+                "input": part["state"].get("input") or {},
+                "error": INTERRUPTED,
+                "time": {"start": 0, "end": 0, **(part["state"].get("time") or {})},
+            }
+            database.execute(CLOSE, (json.dumps(part), part_id))
+        if dangling:
+            database.commit()
+            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return len(dangling)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from sidecar.harnesses.acp import AcpConnection
 from sidecar.harnesses.base import GATEWAY_TOKEN, SCRIPTED_MODEL, Choice
+from sidecar.harnesses.state import INTERRUPTED, Record, StatePaths, mend_jsonl
 
 
 class Pi:
@@ -17,6 +20,10 @@ class Pi:
     efforts = ("off", "minimal", "low", "medium", "high", "xhigh")
     reload_after_cancel = False
     titles: tuple[str, ...] = ("pi",)
+    state = StatePaths(kept=(".pi/agent/sessions",))
+
+    def mend(self, files: dict[str, bytes]) -> list[str]:
+        return mend_jsonl(files, _closing)
 
     def home(self, gateway: str, choice: Choice) -> Mapping[str, str]:
         model = choice.model or SCRIPTED_MODEL
@@ -54,3 +61,38 @@ class Pi:
     ) -> None:
         if choice.reasoning is not None:
             await acp.set_mode(choice.reasoning)
+
+
+def _closing(records: Sequence[Record]) -> Iterator[Record]:
+    """A result for every tool call that has none."""
+    asked: dict[str, str] = {}
+    parent = None
+    for record in records:
+        parent = record.get("id", parent)
+        message = record.get("message")
+        if not isinstance(message, dict):
+            continue
+        if message.get("role") == "toolResult":
+            asked.pop(str(message.get("toolCallId")), None)
+        content = message.get("content")
+        for block in content if isinstance(content, list) else []:
+            if isinstance(block, dict) and block.get("type") == "toolCall":
+                asked[str(block.get("id"))] = str(block.get("name"))
+    for call, name in asked.items():
+        now = datetime.now(UTC)
+        closing = {
+            "type": "message",
+            "id": secrets.token_hex(4),
+            "parentId": parent,
+            "timestamp": now.isoformat(timespec="milliseconds"),
+            "message": {
+                "role": "toolResult",
+                "toolCallId": call,
+                "toolName": name,
+                "content": [{"type": "text", "text": INTERRUPTED}],
+                "isError": True,
+                "timestamp": int(now.timestamp() * 1000),
+            },
+        }
+        parent = closing["id"]
+        yield closing

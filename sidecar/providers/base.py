@@ -131,6 +131,17 @@ class Sandbox(Protocol):
         """
         ...
 
+    async def pack(self, kept: Sequence[str], left: Sequence[str]) -> bytes:
+        """A tar of directories under HOME without the paths in `left`, also of a frozen sandbox.
+
+        Raises: Unsupported, when it is too large to be carried; Unreachable.
+        """
+        ...
+
+    async def unpack(self, tar: bytes) -> None:
+        """Put the files of a tar under HOME. Raises: Unreachable."""
+        ...
+
     async def processes(self) -> list[SandboxProcess]: ...
 
     async def kill(self, processes: Sequence[SandboxProcess]) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from contracts.errors import FileMissing, InvalidSpec, SandboxGone, Unreachable, Unsupported
 from sidecar.boxhost import boxes as boxhost
-from sidecar.boxhost import processes
+from sidecar.boxhost import home, processes
 from sidecar.boxhost.boxes import Box, Boxes, BoxSpec
 from sidecar.boxhost.processes import ProcessId
 from sidecar.providers.base import (
+    HOME,
     TIMED_OUT,
     Capabilities,
     Command,
@@ -25,6 +26,7 @@ from sidecar.providers.base import (
 from sidecar.tasks import background
 
 KILL_SECONDS = 10
+MOST_PACKED_BYTES = 512 << 20
 NO_BOX = 125  # what enter.py answers when the box is not there to enter
 
 # Constant texts: paths come as arguments.
@@ -156,6 +158,22 @@ class LocalSandbox:
         if result.exit_code != 0:
             said = result.stderr.decode("utf-8", "replace").strip()
             raise Unreachable(f"{path} cannot be written: {said}", op="write")
+
+    async def pack(self, kept: Sequence[str], left: Sequence[str]) -> bytes:
+        place = self._boxes.home(self.id)
+        try:
+            return await asyncio.to_thread(home.pack, place, kept, left, MOST_PACKED_BYTES)
+        except home.HomeTooLarge as error:
+            raise Unsupported(str(error), op="pack") from error
+        except OSError as error:
+            raise Unreachable(f"HOME cannot be read: {error}", op="pack") from error
+
+    async def unpack(self, tar: bytes) -> None:
+        command = ["tar", "-x", "-f", "-", "-C", HOME, "--no-same-owner"]
+        result = await self.exec(Command(command, cwd="/", stdin=tar))
+        if result.exit_code != 0:
+            said = result.stderr.decode("utf-8", "replace").strip()
+            raise Unreachable(f"the state cannot be unpacked: {said}", op="unpack")
 
     async def processes(self) -> list[SandboxProcess]:
         found = await asyncio.to_thread(self._boxes.processes, self._box)

@@ -1,34 +1,34 @@
-"""One turn's talk with the harness: bring the adapter up, prompt, stream, cancel, notice death."""
+"""One turn's talk with the harness: prompt, stream, cancel, notice death; or hear out a prompt that
+a sidecar before us had sent."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
-
-import aiohttp
 
 from contracts import events
 from contracts.errors import HarnessExited, HoldfastError, PromptFailed
 from sidecar.harnesses import agent_server, normalise
 from sidecar.harnesses.acp import AcpConnection, Received
 from sidecar.harnesses.base import Choice, Harness
-from sidecar.harnesses.registry import HARNESSES
-from sidecar.providers.base import HOME, SandboxProcess
-from sidecar.runs.live import Adapter
+from sidecar.providers.base import SandboxProcess
+from sidecar.runs.joined import Joined
+from sidecar.runs.journal import Journal
+from sidecar.runs.ladder import Brought, Ladder
+from sidecar.runs.live import Adapter, Live
+from sidecar.runs.progress import Talk
+from sidecar.runs.states import States
 from sidecar.tasks import background
 from sidecar.workspace.engine import DurableSandbox
 
-Emit = Callable[[events.EventBase, int | None], Awaitable[None]]
-
-COALESCE_SECONDS = 0.05
-COALESCE_CHARS = 16_384
 WATCH_SECONDS = 1.0
 SILENT_SECONDS = 5.0
 CANCEL_SECONDS = 10.0
+# How long a harness is given to show that it got a prompt whose sender died while sending it.
+DOUBT_SECONDS = 30.0
 HARNESS_ROOT = "/opt/harness/"
 
 
@@ -36,110 +36,150 @@ class Conversation:
     """A harness in a sandbox, for one turn."""
 
     def __init__(
-        self, sandbox: DurableSandbox, harness: Harness, choice: Choice, emit: Emit
+        self, sandbox: DurableSandbox, harness: Harness, choice: Choice, journal: Journal
     ) -> None:
         self._sandbox = sandbox
         self._harness = harness
         self._choice = choice
-        self._emit = emit
+        self._journal = journal
+        self._emit = journal.append
         self._acp: AcpConnection
+        self._before: list[SandboxProcess] = []
         self._normaliser = normalise.Normaliser()
         self._last_heard = time.monotonic()
+        # What an earlier sidecar has told already; 0 unless we go on with its turn.
+        self._told_upto = 0
 
     @contextlib.asynccontextmanager
-    async def open(self, known: Adapter | None) -> AsyncIterator[None]:
-        """Connect to the waiting adapter, or start one. Raises: HarnessError, SandboxError."""
-        gateway = self._sandbox.gateway_url
-        env = {k: v for harness in HARNESSES.values() for k, v in harness.env(gateway).items()}
-        async with agent_server.connect(self._sandbox) as http:
-            if known is not None and known.choice == self._choice:
-                self._acp = AcpConnection(
-                    http,
-                    known.server_id,
-                    self._harness.name,
-                    session=known.session,
-                    last_event_id=known.last_event_id,
-                )
-                rung: Any = "warm"
-            else:
-                await agent_server.ensure_running(self._sandbox, http, env)
-                await self._start(http, known)
-                rung = "new" if known is None else "native"
+    async def open(self, live: Live, states: States) -> AsyncIterator[Brought]:
+        """Bring the conversation back. Raises: HarnessError, SandboxError, StoreUnavailable."""
+        self._before = await self._sandbox.processes()
+        ladder = Ladder(self._sandbox, self._harness, self._choice, self._journal.request, states)
+        async with (
+            agent_server.connect(self._sandbox) as http,
+            contextlib.AsyncExitStack() as stack,
+        ):
+            brought = await ladder.climb(stack, http, live, self._before)
+            self._acp = brought.acp
+            if brought.rung != "warm":
+                self._before = await self._sandbox.processes()
             try:
-                async with self._acp.listening():
-                    if rung != "warm":
-                        opened = await self._open_session(known)
-                        await self._harness.configure(self._acp, opened, self._choice)
-                        self._acp.drain()
-                    await self._emit(events.Resume(rung=rung), None)
-                    yield
+                yield brought
             except HoldfastError:
                 await self._acp.delete()  # nobody will use it again
                 raise
 
-    async def _start(self, http: aiohttp.ClientSession, known: Adapter | None) -> None:
-        if known is not None:  # another model: it is read from files when the adapter starts
-            await AcpConnection(http, known.server_id, self._harness.name).delete()
-        for path, text in self._harness.home(self._sandbox.gateway_url, self._choice).items():
-            await self._sandbox.write(f"{HOME}/{path}", text.encode())
-        server_id = f"{self._harness.name}-{secrets.token_hex(4)}"  # never one that was used before
-        self._acp = await AcpConnection.start(http, server_id, self._harness.name)
-
-    async def _open_session(self, known: Adapter | None) -> dict[str, Any]:
-        if known is not None:
-            with contextlib.suppress(PromptFailed):
-                return await self._acp.load_session(known.session)
-        return await self._acp.new_session()
+    @contextlib.asynccontextmanager
+    async def rejoin(self, talk: Talk) -> AsyncIterator[Coroutine[Any, Any, dict[str, Any]]]:
+        """Hear the rest of what a prompt brings that an earlier sidecar has sent; yields the wait
+        for its answer. Raises: HarnessError."""
+        self._before = list(talk.processes)
+        for entry in self._journal.entries:
+            self._normaliser.recall(events.from_dict(entry.event))
+        self._told_upto = max(talk.last_event_id, self._journal.last_source)
+        asked = _unanswered_permission(self._journal)
+        async with agent_server.connect(self._sandbox) as http:
+            self._acp = AcpConnection(
+                http,
+                talk.server_id,
+                self._harness.name,
+                session=talk.session,
+                last_event_id=self._told_upto if asked is None else asked - 1,
+            )
+            answer = self._acp.expect_answer(talk.request_id)
+            async with self._acp.listening():
+                yield answer
 
     def adapter(self) -> Adapter:
         """What the next turn needs to go on with this process."""
         assert self._acp.session is not None
         return Adapter(
-            self._acp.server_id, self._acp.session, self._acp.last_event_id, self._choice
+            server_id=self._acp.server_id,
+            session=self._acp.session,
+            last_event_id=self._acp.last_event_id,
+            choice=self._choice,
+            epoch=self._journal.request.epoch,
+            tokens=tuple(p.token for p in self._before if self._is_harness(p)),
         )
 
-    async def prompt(self, text: str, cancelled: asyncio.Event) -> str:
-        """Send the prompt, stream what comes, return the stop reason.
+    @property
+    def session(self) -> str:
+        assert self._acp.session is not None
+        return self._acp.session
+
+    async def prompt(
+        self, text: str, cancelled: asyncio.Event, sending: Callable[[Talk], None]
+    ) -> str:
+        """Send the prompt, stream what comes, return the stop reason. `sending` is told how to
+        hear the answer, before the prompt goes out.
 
         Raises: HarnessError.
         """
-        before = await self._sandbox.processes()
+        request_id = self._acp.next_id()
+        sending(
+            Talk(
+                server_id=self._acp.server_id,
+                session=self.session,
+                request_id=request_id,
+                last_event_id=self._acp.last_event_id,
+                processes=tuple(self._before),
+            )
+        )
+        return await self._hear(self._acp.prompt(text, request_id), cancelled)
+
+    async def hear_out(
+        self,
+        answer: Coroutine[Any, Any, dict[str, Any]],
+        cancelled: asyncio.Event,
+        *,
+        certain: bool,
+    ) -> str:
+        """As `prompt`, for one that was sent before; not for `certain` if its sender died
+        while sending it. Raises: HarnessError."""
+        return await self._hear(answer, cancelled, doubtful=not certain)
+
+    async def _hear(
+        self,
+        answer: Coroutine[Any, Any, dict[str, Any]],
+        cancelled: asyncio.Event,
+        *,
+        doubtful: bool = False,
+    ) -> str:
         async with background() as tasks:
-            prompt = tasks.start(self._acp.prompt(text))
-            tasks.start(self._watch(before))
+            prompt = tasks.start(answer)
+            tasks.start(self._watch())
             cancelling = tasks.start(self._cancel_when(cancelled, prompt))
+            if doubtful:
+                tasks.start(self._doubt(prompt))
             await self._stream(prompt)
-            result = await self._answer(prompt, before)
+            result = await self._answer(prompt)
             if cancelled.is_set():
                 await cancelling
-                await self._sweep(before)
+                await self._sweep()
                 return "cancelled"
         usage = normalise.usage(result)
         if usage is not None:
             await self._emit(usage, None)
         return str(result.get("stopReason", "end_turn"))
 
-    async def _answer(
-        self, prompt: asyncio.Task[dict[str, Any]], before: list[SandboxProcess]
-    ) -> dict[str, Any]:
+    async def _answer(self, prompt: asyncio.Task[dict[str, Any]]) -> dict[str, Any]:
         """The answer to the prompt; an error because the harness died is told as its death."""
         try:
             return await prompt
         except PromptFailed as failed:
             now = {p.token for p in await self._sandbox.processes()}
-            if any(p.token not in now for p in before if self._is_harness(p)):
+            if any(p.token not in now for p in self._before if self._is_harness(p)):
                 raise HarnessExited(failed.message) from failed
             raise
 
     async def _stream(self, prompt: asyncio.Task[dict[str, Any]]) -> None:
         """Journal what the agent says until the prompt is answered; text joined for a moment."""
-        text = _Joined(self._emit)
+        text = Joined(self._emit)
         receive = asyncio.ensure_future(self._acp.received())
         try:
             while True:
-                wait_for = COALESCE_SECONDS if text.holds else None
                 done, _ = await asyncio.wait(
-                    {receive, prompt}, timeout=wait_for, return_when=asyncio.FIRST_COMPLETED
+                    {receive, prompt}, timeout=text.wait_for, return_when=asyncio.FIRST_COMPLETED
                 )
                 if receive in done:
                     await self._take(receive.result(), text)
@@ -154,36 +194,36 @@ class Conversation:
             await self._take(received, text)
         await text.flush()
 
-    async def _take(self, received: Received, text: _Joined) -> None:
+    async def _take(self, received: Received, text: Joined) -> None:
         self._last_heard = time.monotonic()
         number, message = received
+        told = number <= self._told_upto
         if message.get("method") == "session/request_permission":
             await text.flush()
-            await self._allow(number, message)
+            await self._allow(number, message, told=told)
             return
-        event = self._normaliser.event(message)
+        event = None if told else self._normaliser.event(message)
         if isinstance(event, events.Message | events.Thought):
             await text.add(event, number)
         elif event is not None:
             await text.flush()
             await self._emit(event, number)
 
-    async def _allow(self, number: int, message: dict[str, Any]) -> None:
+    async def _allow(self, number: int, message: dict[str, Any], *, told: bool) -> None:
         """`auto`: say yes, once, and put on record that nobody was asked."""
         params = message.get("params") or {}
         options = params.get("options") or []
         call = params.get("toolCall") or {}
         chosen = next((o for o in options if o.get("kind") == "allow_once"), None)
         permission_id = f"{self._acp.server_id}:{number}"
-        await self._emit(
-            events.PermissionAsked(
+        if not told:
+            asked = events.PermissionAsked(
                 permission_id=permission_id,
                 tool_call_id=call.get("toolCallId"),
                 title=str(call.get("title") or ""),
                 options=options,
-            ),
-            number,
-        )
+            )
+            await self._emit(asked, number)
         outcome = (
             {"outcome": "cancelled"}
             if chosen is None
@@ -196,10 +236,10 @@ class Conversation:
             None,
         )
 
-    async def _watch(self, before: list[SandboxProcess]) -> None:
+    async def _watch(self) -> None:
         """A harness may die without a word (pi does, under many small deltas): watch its processes
         and not only its stream. A sandbox that is gone ends the turn the same way."""
-        mine = {p.token: p for p in before if self._is_harness(p)}
+        mine = {p.token: p for p in self._before if self._is_harness(p)}
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             try:
@@ -225,14 +265,26 @@ class Conversation:
         self, cancelled: asyncio.Event, prompt: asyncio.Task[dict[str, Any]]
     ) -> None:
         await cancelled.wait()
+        await self._cancel(prompt, f"{self._harness.name} did not stop within {CANCEL_SECONDS} s")
+
+    async def _cancel(self, prompt: asyncio.Task[dict[str, Any]], otherwise: str) -> None:
         await self._acp.cancel()
         done, _ = await asyncio.wait({prompt}, timeout=CANCEL_SECONDS)
         if not done:
-            self._acp.lost(
-                HarnessExited(f"{self._harness.name} did not stop within {CANCEL_SECONDS} s")
+            self._acp.lost(HarnessExited(otherwise))
+
+    async def _doubt(self, prompt: asyncio.Task[dict[str, Any]]) -> None:
+        """A harness that never got the prompt would keep the turn waiting for ever."""
+        began = self._last_heard
+        await asyncio.wait({prompt}, timeout=DOUBT_SECONDS)
+        if not prompt.done() and self._last_heard == began:
+            await self._cancel(
+                prompt,
+                "the sidecar was restarted while it sent the prompt, "
+                f"and {self._harness.name} does not seem to have got it",
             )
 
-    async def _sweep(self, before: list[SandboxProcess]) -> None:
+    async def _sweep(self) -> None:
         """After a cancel no process of the cancelled tool stays."""
         if self._harness.reload_after_cancel and self._acp.session is not None:
             session = self._acp.session
@@ -240,7 +292,7 @@ class Conversation:
             opened = await self._acp.load_session(session)
             await self._harness.configure(self._acp, opened, self._choice)
             self._acp.drain()
-        earlier = {p.token for p in before}
+        earlier = {p.token for p in self._before}
         left = [
             p
             for p in await self._sandbox.processes()
@@ -249,35 +301,12 @@ class Conversation:
         await self._sandbox.kill(left)
 
 
-class _Joined:
-    """Text that comes in small pieces, joined for at most COALESCE_SECONDS."""
-
-    def __init__(self, emit: Emit) -> None:
-        self._emit = emit
-        self._pieces: list[str] = []
-        self._first: events.Message | events.Thought | None = None
-        self._number: int | None = None
-        self._since = 0.0
-
-    @property
-    def holds(self) -> bool:
-        return bool(self._pieces)
-
-    @property
-    def due(self) -> bool:
-        old = time.monotonic() - self._since >= COALESCE_SECONDS
-        return self.holds and (old or sum(map(len, self._pieces)) >= COALESCE_CHARS)
-
-    async def add(self, event: events.Message | events.Thought, number: int) -> None:
-        if self._first is not None and type(event) is not type(self._first):
-            await self.flush()
-        if self._first is None:
-            self._first, self._since = event, time.monotonic()
-        self._pieces.append(event.text)
-        self._number = number
-
-    async def flush(self) -> None:
-        if self._first is not None:
-            whole = self._first.model_copy(update={"text": "".join(self._pieces)})
-            self._first, self._pieces = None, []
-            await self._emit(whole, self._number)
+def _unanswered_permission(journal: Journal) -> int | None:
+    """Where in the stream a permission was asked that nobody has answered yet."""
+    asked: int | None = None
+    for entry in journal.entries:
+        if entry.event["type"] == "permission.asked":
+            asked = entry.source
+        elif entry.event["type"] == "permission.answered":
+            asked = None
+    return asked

@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from uuid import UUID
 
-from contracts import events
 from contracts.bodies import RunBody, RunRequest
-from contracts.errors import InvalidInput, RunNotFound, TurnRunning
+from contracts.errors import InvalidInput, RunNotFound, StaleEpoch
 from sidecar.harnesses import registry as harnesses
 from sidecar.providers import registry as providers
+from sidecar.runs import progress
 from sidecar.runs.journal import Journal
 from sidecar.runs.sandboxes import Sandboxes
+from sidecar.runs.states import States
 from sidecar.runs.turn import Turn
 
 log = logging.getLogger(__name__)
@@ -31,73 +32,87 @@ class Runs:
         self,
         data_dir: Path,
         sandboxes: Sandboxes,
+        states: States,
         default_models: Mapping[str, str | None],
         group: asyncio.TaskGroup,
     ) -> None:
         self._dir = data_dir / "runs"
         self.sandboxes = sandboxes
+        self._states = states
         self._default_models = default_models
         self._group = group
         self._journals: dict[UUID, Journal] = {}
         self._turns: dict[UUID, Turn] = {}
+        self._tasks: dict[UUID, asyncio.Task[None]] = {}
 
     @classmethod
     @contextlib.asynccontextmanager
     async def open(
-        cls, data_dir: Path, sandboxes: Sandboxes, default_models: Mapping[str, str | None]
+        cls,
+        data_dir: Path,
+        sandboxes: Sandboxes,
+        states: States,
+        default_models: Mapping[str, str | None],
     ) -> AsyncIterator[Runs]:
         async with asyncio.TaskGroup() as group:
-            runs = cls(data_dir, sandboxes, default_models, group)
-            await runs._recover()
+            runs = cls(data_dir, sandboxes, states, default_models, group)
+            runs._recover()
             reaper = group.create_task(sandboxes.reap())
             try:
                 yield runs
             finally:
                 reaper.cancel()
-                for turn in runs._turns.values():
-                    turn.cancelled.set()
+                # Left as they are, harness and all: the next sidecar goes on with them.
+                for task in runs._tasks.values():
+                    task.cancel()
 
-    async def _recover(self) -> None:
-        """Runs that a sidecar before us left without an end get one; old ones are removed."""
+    def _recover(self) -> None:
+        """Go on with runs that a sidecar before us left without an end; remove old ones."""
         self._dir.mkdir(parents=True, exist_ok=True)
         for path in self._dir.glob("*.ndjson"):
             if time.time() - path.stat().st_mtime > KEEP_SECONDS:
                 path.unlink()
                 continue
             journal = Journal.load(path)
-            if not journal.ended:
-                info = events.ErrorInfo(
-                    code="sidecar_restarted",
-                    message="the sidecar was restarted in the middle of the turn",
-                    hint="What the turn had done is kept: send the next prompt.",
-                    retryable=True,
-                )
-                await journal.append(events.TurnInterrupted(error=info))
             self._journals[journal.request.turn_id] = journal
+            if not journal.ended:
+                self._begin(journal, adopted=True)
 
     async def start(self, request: RunRequest) -> RunBody:
-        """Idempotent by turn id. Raises: UnknownHarness, UnknownProvider, InvalidInput,
-        TurnRunning, when another turn of the session still runs."""
+        """Idempotent by turn id. A turn that still runs although its session was granted anew is
+        told to stop; the new one waits for its end.
+
+        Raises: UnknownHarness, UnknownProvider, InvalidInput; StaleEpoch, when the session was
+        granted to a later turn.
+        """
         if request.turn_id in self._journals:
             return self.get(request.turn_id)
-        harness = harnesses.get(request.harness)
+        harnesses.get(request.harness)
         providers.check(request.provider)
         if request.permissions == "ask":
             raise InvalidInput("permission requests cannot be answered yet: use auto")
-        for turn_id in self._turns:
-            if self._journals[turn_id].request.session_id == request.session_id:
-                raise TurnRunning("another turn of this session runs", turn_id=str(turn_id))
+        for turn_id, journal in self._journals.items():
+            if journal.request.session_id != request.session_id:
+                continue
+            if journal.request.epoch >= request.epoch:
+                raise StaleEpoch("the session was granted to a later turn", turn_id=str(turn_id))
+            if turn_id in self._turns:
+                self._turns[turn_id].cancelled.set()
         journal = self._journals[request.turn_id] = Journal.create(self._dir, request)
-        turn = Turn(journal, self.sandboxes, self._default_models.get(harness.family))
-        self._turns[request.turn_id] = turn
-        self._group.create_task(self._run(request.turn_id, turn))
+        self._begin(journal)
         return self.get(request.turn_id)
 
-    async def _run(self, turn_id: UUID, turn: Turn) -> None:
-        try:
-            await turn.run()
-        finally:
-            self._turns.pop(turn_id, None)
+    def _begin(self, journal: Journal, *, adopted: bool = False) -> None:
+        turn_id = journal.request.turn_id
+        model = self._default_models.get(harnesses.get(journal.request.harness).family)
+        turn = Turn(journal, self.sandboxes, self._states, model, adopted=adopted)
+        self._turns[turn_id] = turn
+        self._tasks[turn_id] = task = self._group.create_task(turn.run())
+        task.add_done_callback(lambda _: self._ended(turn_id))
+
+    def _ended(self, turn_id: UUID) -> None:
+        self._turns.pop(turn_id, None)
+        self._tasks.pop(turn_id, None)
 
     def get(self, turn_id: UUID) -> RunBody:
         """Raises: RunNotFound."""
@@ -125,6 +140,7 @@ class Runs:
         for turn_id, journal in list(self._journals.items()):
             if journal.request.session_id == session_id and turn_id not in self._turns:
                 journal.path.unlink(missing_ok=True)
+                progress.clear(journal)
                 del self._journals[turn_id]
 
     def _journal(self, turn_id: UUID) -> Journal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,6 +57,15 @@ class Journal:
     @property
     def last_n(self) -> int:
         return len(self._entries)
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        return self._entries
+
+    @property
+    def last_source(self) -> int:
+        """The last message of sandbox-agent's stream that has become an event; 0 if none has."""
+        return max((entry.source for entry in self._entries if entry.source), default=0)
 
     @property
     def ended(self) -> bool:

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
 from sidecar.harnesses.base import Choice
+from sidecar.providers.base import SandboxProcess
+from sidecar.runs.states import Native
+
+VERSION = 2
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """A harness process that waits for the next prompt."""
+    """A harness process that waits for the next prompt. `epoch` is the last turn it knows of,
+    `tokens` are the processes that it consists of."""
 
     server_id: str
     session: str
     last_event_id: int
     choice: Choice
+    epoch: int
+    tokens: tuple[str, ...]
+
+    def among(self, running: Iterable[SandboxProcess]) -> bool:
+        return {process.token for process in running}.issuperset(self.tokens)
 
 
 @dataclass(frozen=True)
@@ -27,11 +38,15 @@ class Live:
     provider: str
     sandbox_id: str
     adapters: dict[str, Adapter] = field(default_factory=dict)
+    natives: dict[str, Native] = field(default_factory=dict)  # what is in its HOME
     warm_until: datetime | None = None
 
     def with_adapter(self, harness: str, adapter: Adapter | None) -> Live:
         others = {name: known for name, known in self.adapters.items() if name != harness}
         return replace(self, adapters=others if adapter is None else {**others, harness: adapter})
+
+    def with_native(self, harness: str, native: Native) -> Live:
+        return replace(self, natives={**self.natives, harness: native})
 
     def warm_for(self, seconds: float | None) -> Live:
         until = None if seconds is None else datetime.now(UTC) + timedelta(seconds=seconds)
@@ -50,15 +65,24 @@ class LiveSandboxes:
             record = json.loads(self._path(session_id).read_text())
         except FileNotFoundError:
             return None
+        if record.get("v") != VERSION:  # another release's: its box is found by its label
+            return None
         until = record["warm_until"]
         return Live(
             session_id=session_id,
             provider=record["provider"],
             sandbox_id=record["sandbox_id"],
             adapters={
-                name: Adapter(**{**known, "choice": Choice(**known["choice"])})
+                name: Adapter(
+                    **{
+                        **known,
+                        "choice": Choice(**known["choice"]),
+                        "tokens": tuple(known["tokens"]),
+                    }
+                )
                 for name, known in record["adapters"].items()
             },
+            natives={name: Native(**known) for name, known in record["natives"].items()},
             warm_until=None if until is None else datetime.fromisoformat(until),
         )
 
@@ -67,7 +91,7 @@ class LiveSandboxes:
         return [live for live in found if live is not None]
 
     def put(self, live: Live) -> None:
-        record = asdict(live)
+        record = {"v": VERSION, **asdict(live)}
         record["session_id"] = str(live.session_id)
         record["warm_until"] = None if live.warm_until is None else live.warm_until.isoformat()
         new = self._path(live.session_id).with_suffix(".new")

@@ -14,11 +14,11 @@ from contracts import events
 from contracts.bodies import Killed, Released, RunRequest, SandboxBody
 from contracts.errors import HoldfastError, SandboxGone
 from sidecar.providers import registry
-from sidecar.providers.base import WORKSPACE, Command, SandboxSpec
+from sidecar.providers.base import WORKSPACE, Command, SandboxSpec, Status
 from sidecar.runs.gateway import Gateway
 from sidecar.runs.live import Live, LiveSandboxes
 from sidecar.workspace.choice import EngineChoice
-from sidecar.workspace.engine import DurableSandbox, HostMounted
+from sidecar.workspace.engine import DurableSandbox, HostMounted, Workspace
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +64,31 @@ class Sandboxes:
                 self.live.put(live)
                 return sandbox, live
         return await self._create(request, emit)
+
+    async def rejoin(
+        self, request: RunRequest, sandbox_id: str, emit: Emit
+    ) -> tuple[DurableSandbox, Live]:
+        """The sandbox that a sidecar before us ran the turn in.
+
+        Raises: SandboxGone, MountFailed, StoreUnavailable.
+        """
+        live = self.live.get(request.session_id)
+        if live is not None and live.sandbox_id == sandbox_id:
+            sandbox = await self._attach(live, emit)
+            if sandbox is not None:
+                return sandbox, live
+        raise SandboxGone(f"the sandbox {sandbox_id} is gone", op="attach")
+
+    async def check_running(self, live: Live) -> None:
+        """Raises: SandboxGone, Unreachable."""
+        status = await self.providers[live.provider].status(live.sandbox_id)
+        if status is Status.GONE:
+            raise SandboxGone(f"the sandbox {live.sandbox_id} is gone", op="status")
+
+    async def workspace(self, request: RunRequest) -> Workspace:
+        """The session's workspace without a sandbox. Raises: MountFailed, StoreUnavailable."""
+        workspace, _ = await self.providers[request.provider].ready(str(request.session_id))
+        return workspace
 
     async def _attach(self, live: Live, emit: Emit) -> DurableSandbox | None:
         provider = self.providers[live.provider]
@@ -192,9 +217,12 @@ class Sandboxes:
     async def reap(self) -> None:
         """For ever: end what was kept warm long enough, and mounts whose sandbox was killed."""
         while True:
-            for live in self.live.all():
-                if live.warm_until is not None and live.warm_until <= datetime.now(UTC):
-                    await self._reap_one(live.session_id)
+            try:
+                for live in self.live.all():
+                    if live.warm_until is not None and live.warm_until <= datetime.now(UTC):
+                        await self._reap_one(live.session_id)
+            except Exception:  # the boundary: what cannot be reaped must not end the service
+                log.exception("could not look for sandboxes to end")
             await asyncio.sleep(REAP_SECONDS)
 
     async def _reap_one(self, session_id: UUID) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 
 from contracts import events
@@ -18,12 +20,17 @@ from contracts.errors import (
 )
 from sidecar.harnesses import registry as harnesses
 from sidecar.harnesses.base import Choice
+from sidecar.runs import progress
 from sidecar.runs.conversation import Conversation
+from sidecar.runs.handoff import briefing
 from sidecar.runs.journal import Journal
+from sidecar.runs.ladder import Brought
 from sidecar.runs.live import Live
+from sidecar.runs.progress import Talk
 from sidecar.runs.sandboxes import Sandboxes
+from sidecar.runs.states import Native, States
 from sidecar.tasks import background
-from sidecar.workspace.engine import DurableSandbox
+from sidecar.workspace.engine import DurableSandbox, Workspace
 
 log = logging.getLogger(__name__)
 
@@ -32,25 +39,39 @@ INTERRUPTIONS = (HarnessExited, SandboxGone, StreamGap, Unreachable)
 
 
 class Turn:
-    """One turn from its request to its last event."""
+    """One turn from its request to its last event. `adopted`: a sidecar before us had begun it."""
 
-    def __init__(self, journal: Journal, sandboxes: Sandboxes, default_model: str | None) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        sandboxes: Sandboxes,
+        states: States,
+        default_model: str | None,
+        *,
+        adopted: bool = False,
+    ) -> None:
         self._journal = journal
         self._request = journal.request
         self._sandboxes = sandboxes
-        self._default_model = default_model
+        self._states = states
+        self._harness = harnesses.get(self._request.harness)
+        self._choice = Choice(self._request.model or default_model, self._request.reasoning)
+        self._adopted = adopted
+        self._progress = progress.load(journal)
         self._sandbox: DurableSandbox | None = None
         self._live: Live | None = None
+        self._acp_session: str | None = None
         self._prompting = False
         self.cancelled = asyncio.Event()
 
     async def run(self) -> None:
         async with self._sandboxes.lock(self._request.session_id):
             end = await self._guarded(self._work())
-            if self._sandbox is not None and self._live is not None:
-                end = await self._settle(end)
+            end = await self._settle(end)
+            if self._live is not None:
                 await self._guarded(self._sandboxes.keep_warm(self._live, self._journal.append))
             await self._journal.append(end)
+            progress.clear(self._journal)
 
     async def _guarded(self, step: Coroutine[Any, Any, Any]) -> events.EventBase:
         """Run a step; its failure is an event."""
@@ -70,10 +91,20 @@ class Turn:
 
     async def _work(self) -> events.EventBase:
         """Everything up to the answer to the prompt."""
+        if self._adopted:
+            reason = "the sidecar was restarted in the middle of the turn"
+            await self._journal.append(events.RunAdopted(reason=reason))
+        if self._progress.end is not None:
+            await self._guarded(self._rejoin_sandbox())
+            return events.from_dict(self._progress.end)
+        if self._progress.talk is not None:
+            sandbox = await self._rejoin_sandbox()
+            return await self._hear_out(sandbox, self._progress.talk)
         # Not interrupted by a cancel: a sandbox is never left half-made.
         self._sandbox, self._live = await self._sandboxes.acquire(
             self._request, self._journal.append
         )
+        self._save(sandbox_id=self._sandbox.id)
         async with background() as tasks:
             talk = tasks.start(self._talk(self._sandbox, self._live))
             cancel = tasks.start(self.cancelled.wait())
@@ -83,28 +114,78 @@ class Turn:
             end: events.EventBase = await talk
             return end
 
+    async def _rejoin_sandbox(self) -> DurableSandbox:
+        """Raises: SandboxGone."""
+        self._sandbox, self._live = await self._sandboxes.rejoin(
+            self._request, self._progress.sandbox_id, self._journal.append
+        )
+        return self._sandbox
+
     async def _talk(self, sandbox: DurableSandbox, live: Live) -> events.EventBase:
-        request = self._request
-        harness = harnesses.get(request.harness)
-        choice = Choice(request.model or self._default_model, request.reasoning)
-        known = live.adapters.get(harness.name)
         # Forgotten while it is used: a turn that dies half-way must not hand on a broken process.
-        self._live = live.with_adapter(harness.name, None)
+        self._live = live.with_adapter(self._harness.name, None)
         self._sandboxes.live.put(self._live)
-        conversation = Conversation(sandbox, harness, choice, self._journal.append)
-        async with conversation.open(known):
+        conversation = Conversation(sandbox, self._harness, self._choice, self._journal)
+        async with conversation.open(live, self._states) as brought:
+            prompt = await self._brief(brought)
             self._prompting = True
-            stop_reason = await conversation.prompt(request.prompt, self.cancelled)
-            self._live = self._live.with_adapter(harness.name, conversation.adapter())
+            self._acp_session = conversation.session
+            stop_reason = await conversation.prompt(prompt, self.cancelled, self._sending)
+            self._keep(conversation)
+        return self._answered(stop_reason)
+
+    async def _hear_out(self, sandbox: DurableSandbox, talk: Talk) -> events.EventBase:
+        """Go on with a turn whose prompt an earlier sidecar has sent."""
+        self._prompting = True
+        self._acp_session = talk.session
+        conversation = Conversation(sandbox, self._harness, self._choice, self._journal)
+        async with conversation.rejoin(talk) as answer:
+            certain = self._journal.last_source > talk.last_event_id
+            stop_reason = await conversation.hear_out(answer, self.cancelled, certain=certain)
+            self._keep(conversation)
+        return self._answered(stop_reason)
+
+    async def _brief(self, brought: Brought) -> str:
+        """The prompt, behind what the harness does not know yet; says by which rung it came."""
+        request = self._request
+        past = briefing(request.past, request.turns_before, known_epoch=brought.known_epoch)
+        native = brought.rung in ("warm", "native", "repaired")
+        carried = [f"its own memory up to turn {brought.known_epoch}"] if native else []
+        if past is not None:
+            carried.append(past.carried)
+        dropped = [*([] if native else brought.notes), *([past.dropped] if past else [])]
+        await self._journal.append(
+            events.Resume(
+                rung="handoff" if past is not None and not native else brought.rung,
+                carried="; ".join([*carried, *(brought.notes if native else [])]),
+                dropped="; ".join(text for text in dropped if text),
+            )
+        )
+        return request.prompt if past is None else past.before(request.prompt)
+
+    def _sending(self, talk: Talk) -> None:
+        self._save(phase="prompting", talk=talk)
+
+    def _keep(self, conversation: Conversation) -> None:
+        assert self._live is not None
+        self._live = self._live.with_adapter(self._harness.name, conversation.adapter())
+
+    def _answered(self, stop_reason: str) -> events.EventBase:
         if self.cancelled.is_set():
             return events.TurnCancelled(reason="cancelled by request")
         return events.TurnCompleted(stop_reason=stop_reason)
 
     async def _settle(self, end: events.EventBase) -> events.EventBase:
         """The barrier, also after a failure: what was done is proven or said not to be."""
-        assert self._sandbox is not None
+        if any(entry.event["type"] == "receipt" for entry in self._journal.entries):
+            return end  # all that was missing when the sidecar died was the end itself
+        self._save(phase="settling", end=events.to_dict(end))
         try:
-            proof = await self._sandbox.workspace.barrier()
+            workspace = await self._workspace()
+            if workspace is None:
+                return end
+            await self._capture(end)
+            proof = await workspace.barrier()
         except HoldfastError as error:
             if not isinstance(end, events.TurnCompleted):
                 return end
@@ -120,3 +201,45 @@ class Turn:
             )
         )
         return end
+
+    async def _workspace(self) -> Workspace | None:
+        """What the turn worked on; None if it never came so far.
+
+        Raises: MountFailed, StoreUnavailable.
+        """
+        if self._sandbox is not None:
+            return self._sandbox.workspace
+        if self._progress.sandbox_id:
+            return await self._sandboxes.workspace(self._request)
+        return None
+
+    async def _capture(self, end: events.EventBase) -> None:
+        """Store the harness's own state, so that a new sandbox can load it."""
+        if self._sandbox is None or self._live is None or self._acp_session is None:
+            return
+        # A turn that was cut off must be told to the harness, whatever it has noted of it.
+        known = isinstance(end, events.TurnCompleted | events.TurnCancelled)
+        epoch = self._request.epoch if known else self._request.epoch - 1
+        native = Native(self._acp_session, epoch)
+        started = time.monotonic()
+        paths = self._harness.state
+        try:
+            await self._sandboxes.check_running(self._live)
+            tar = await self._sandbox.pack(paths.kept, paths.left)
+            self._live = self._live.with_native(self._harness.name, native)
+            stored = await self._states.put(self._request, native, tar)
+        except HoldfastError as error:
+            failed = events.StateFailed(harness=self._harness.name, reason=error.message)
+            await self._journal.append(failed)
+            return
+        await self._journal.append(
+            events.StateCaptured(
+                harness=self._harness.name,
+                bytes=stored.bytes,
+                took=time.monotonic() - started,
+            )
+        )
+
+    def _save(self, **changes: Any) -> None:
+        self._progress = replace(self._progress, **changes)
+        progress.save(self._journal, self._progress)

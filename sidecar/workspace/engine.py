@@ -257,6 +257,12 @@ class DurableSandbox:
     async def write(self, path: str, data: bytes, mode: int = 0o600) -> None:
         await self._sandbox.write(path, data, mode)
 
+    async def pack(self, kept: Sequence[str], left: Sequence[str]) -> bytes:
+        return await self._sandbox.pack(kept, left)
+
+    async def unpack(self, tar: bytes) -> None:
+        await self._sandbox.unpack(tar)
+
     async def processes(self) -> list[SandboxProcess]:
         return await self._sandbox.processes()
 

@@ -72,7 +72,7 @@ async def test_the_end_of_a_prompt_is_taken_from_sse_when_the_post_hangs(
     acp: AcpConnection, server: FaultyAgentServer
 ) -> None:
     async with asyncio.timeout(20), acp.listening():
-        prompt = asyncio.ensure_future(acp.prompt("hello"))
+        prompt = asyncio.ensure_future(acp.prompt("hello", acp.next_id()))
         asked = await server.asked.get()
         server.say({"jsonrpc": "2.0", "method": "session/update", "params": {"x": 1}})
         server.say({"jsonrpc": "2.0", "id": asked["id"], "result": {"stopReason": "end_turn"}})
@@ -84,7 +84,7 @@ async def test_the_adapters_death_ends_the_prompt(
     acp: AcpConnection, server: FaultyAgentServer
 ) -> None:
     async with asyncio.timeout(20), acp.listening():
-        prompt = asyncio.ensure_future(acp.prompt("hello"))
+        prompt = asyncio.ensure_future(acp.prompt("hello", acp.next_id()))
         await server.asked.get()
         server.say({"jsonrpc": "2.0", "method": "_adapter/agent_exited", "params": {"code": 1}})
         with pytest.raises(HarnessExited, match="code"):
@@ -95,7 +95,7 @@ async def test_a_hole_in_the_ids_ends_the_prompt_as_a_gap(
     acp: AcpConnection, server: FaultyAgentServer
 ) -> None:
     async with asyncio.timeout(20), acp.listening():
-        prompt = asyncio.ensure_future(acp.prompt("hello"))
+        prompt = asyncio.ensure_future(acp.prompt("hello", acp.next_id()))
         await server.asked.get()
         server.say({"method": "session/update"})
         server.say({"method": "session/update"}, skip=7)
@@ -107,7 +107,7 @@ async def test_a_broken_stream_is_taken_up_where_it_broke(
     acp: AcpConnection, server: FaultyAgentServer
 ) -> None:
     async with asyncio.timeout(20), acp.listening():
-        prompt = asyncio.ensure_future(acp.prompt("hello"))
+        prompt = asyncio.ensure_future(acp.prompt("hello", acp.next_id()))
         asked = await server.asked.get()
         server.say({"method": "one"})
         await acp.received()
@@ -121,7 +121,7 @@ async def test_an_error_answer_names_the_harness_and_the_reason(
     acp: AcpConnection, server: FaultyAgentServer
 ) -> None:
     async with asyncio.timeout(20), acp.listening():
-        prompt = asyncio.ensure_future(acp.prompt("hello"))
+        prompt = asyncio.ensure_future(acp.prompt("hello", acp.next_id()))
         asked = await server.asked.get()
         error = {"code": -32000, "message": "out of cheese", "data": {"detail": "really"}}
         server.say({"jsonrpc": "2.0", "id": asked["id"], "error": error})
