@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 
+import pytest
+
 from client import Holdfast
-from contracts.bodies import Session
+from contracts.bodies import SandboxBody, Session
 from contracts.errors import HoldfastError
-from tests.e2e.conftest import RunningStack, of_type, run, wait_for_event
+from tests.e2e.conftest import HARNESSES, RunningStack, of_type, run, wait_for_event
+
+TICKS = "for i in 1 2 3 4; do echo tick $i; sleep 1; done; echo ticked > ticks.txt"
 
 
-async def crash(stack: RunningStack, part: str) -> None:
-    """SIGKILL a part and wait until another process serves in its place."""
+async def boxes_of(hf: Holdfast, session: Session) -> list[SandboxBody]:
+    return [box for box in (await hf.sandboxes()).sandboxes if box.session_id == session.id]
+
+
+async def crash(stack: RunningStack, part: str, how: int = signal.SIGKILL) -> None:
+    """End a part and wait until another process serves in its place."""
     before = await stack.pid_of(part)
-    os.kill(before, signal.SIGKILL)
+    os.kill(before, how)
     async with asyncio.timeout(60):
         while True:
             status = await stack.command("status", "--json", check=False)
@@ -50,17 +59,57 @@ async def test_an_api_that_is_restarted_goes_on_with_the_running_turn(
     assert await stack.stored(session, "b.txt") == b"b"
 
 
-async def test_a_sidecar_that_dies_interrupts_the_turn_and_the_next_one_works(
+@pytest.mark.parametrize("harness", HARNESSES)
+async def test_a_sidecar_that_dies_is_followed_by_one_that_goes_on_with_the_turn(
+    stack: RunningStack, hf: Holdfast, session: Session, harness: str
+) -> None:
+    # longer than a sidecar takes to come back, so that there is something left to hear
+    prompt = f"say one\nrun: {TICKS}\nwrite b to b.txt\nsay two"
+    turn = await hf.turns.start(session.id, prompt, harness=harness)
+    await wait_for_event(hf, turn, "tool.call")
+    await crash(stack, "sidecar")
+    await wait_for_event(hf, turn, "turn.completed")
+    events = [event async for event in hf.events(session.id, follow=False)]
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert len(of_type(events, "run.adopted")) == 1
+    assert len(of_type(events, "tool.call")) == 2, "an event was lost or doubled"
+    assert len(of_type(events, "tool.result")) == 2, "an event was lost or doubled"
+    said = "".join(event.text for event in of_type(events, "message"))
+    assert said.count("Done:") == 1
+    assert of_type(events, "receipt")
+    assert await stack.stored(session, "ticks.txt") == b"ticked\n"
+    assert await stack.stored(session, "b.txt") == b"b"
+    assert len(await boxes_of(hf, session)) == 1, "a rival sandbox"
+
+
+async def test_a_sandbox_that_dies_while_the_sidecar_is_away_interrupts_the_turn_with_a_receipt(
     stack: RunningStack, hf: Holdfast, session: Session
 ) -> None:
     turn = await hf.turns.start(session.id, "write a to a.txt\nwait 60 seconds")
     await wait_for_event(hf, turn, "tool.result")
-    await crash(stack, "sidecar")
+    (box,) = await boxes_of(hf, session)
+    record = json.loads((stack.data_dir / "boxes" / box.sandbox_id / "box.json").read_text())
+    sidecar = await stack.pid_of("sidecar")
+    os.kill(sidecar, signal.SIGSTOP)  # so that it cannot see the sandbox die
+    os.kill(record["first"]["pid"], signal.SIGKILL)
+    os.kill(sidecar, signal.SIGKILL)
     await wait_for_event(hf, turn, "turn.interrupted")
-    events = await run(hf, session, "run: cat a.txt")
+    ended = await hf.turns.get(session.id, turn.id)
+    assert ended.receipt is not None
+    assert ended.receipt.files == 1
+    events = await run(hf, session, "recall")
     assert events[-1].type == "turn.completed"
-    boxes = [box for box in (await hf.sandboxes()).sandboxes if box.session_id == session.id]
-    assert len(boxes) == 1, "a rival sandbox"
+    assert "cut off before its end" in "".join(e.text for e in of_type(events, "message"))
+
+
+async def test_a_sidecar_that_is_stopped_cleanly_leaves_its_turns_to_the_next_one(
+    stack: RunningStack, hf: Holdfast, session: Session
+) -> None:
+    turn = await hf.turns.start(session.id, f"run: {TICKS}\nwrite b to b.txt")
+    await wait_for_event(hf, turn, "tool.call")
+    await crash(stack, "sidecar", signal.SIGTERM)
+    await wait_for_event(hf, turn, "turn.completed")
+    assert await stack.stored(session, "b.txt") == b"b"
 
 
 async def test_a_gateway_that_dies_serves_the_same_session_again(

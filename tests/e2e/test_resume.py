@@ -1,0 +1,124 @@
+"""The conversation survives the sandbox, and a change of harness: the model is asked what it was
+told before, and only what reached it in this turn's request can be its answer."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from client import Holdfast
+from contracts.bodies import Session
+from contracts.events import Event
+from tests.e2e.conftest import HARNESSES, RunningStack, of_type, run, wait_for_event
+
+PAIRS = list(itertools.permutations(HARNESSES, 2))
+
+
+def said(events: list[Event]) -> str:
+    return "".join(m.text for m in of_type(events, "message") if m.role == "assistant")
+
+
+def rung(events: list[Event]) -> str:
+    (resume,) = of_type(events, "resume")
+    return str(resume.rung)
+
+
+@pytest.mark.parametrize("harness", HARNESSES)
+async def test_a_harness_remembers_in_a_fresh_sandbox(
+    hf: Holdfast, session: Session, harness: str
+) -> None:
+    await run(hf, session, "remember the colour teal\nwrite x to x.txt", harness=harness)
+    await hf.sessions.kill(session.id)
+    events = await run(hf, session, "recall", harness=harness)
+    assert rung(events) == "native"
+    assert of_type(events, "sandbox.ready"), "it was not a fresh sandbox"
+    assert "remember the colour teal" in said(events)
+
+
+@pytest.mark.parametrize(("first", "then"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
+async def test_another_harness_knows_what_was_said(
+    hf: Holdfast, session: Session, first: str, then: str
+) -> None:
+    await run(hf, session, "remember the colour teal\nwrite sea to sea.txt", harness=first)
+    events = await run(hf, session, "recall\nread sea.txt", harness=then)
+    assert rung(events) == "handoff"
+    assert "remember the colour teal" in said(events)
+    assert events[-1].type == "turn.completed"
+
+
+async def test_switching_back_brings_both_its_own_memory_and_what_happened_since(
+    hf: Holdfast, session: Session
+) -> None:
+    await run(hf, session, "remember the colour teal", harness="pi")
+    await run(hf, session, "remember the number seven", harness="codex")
+    await hf.sessions.kill(session.id)
+    events = await run(hf, session, "recall", harness="pi")
+    (resume,) = of_type(events, "resume")
+    assert resume.rung == "native"
+    assert "turn 2" in resume.carried
+    assert "remember the colour teal" in said(events)
+    assert "remember the number seven" in said(events)
+
+
+async def test_a_warm_harness_is_told_what_another_one_did_meanwhile(
+    hf: Holdfast, session: Session
+) -> None:
+    await run(hf, session, "say hello", harness="pi")
+    await run(hf, session, "remember the number seven", harness="codex")
+    events = await run(hf, session, "recall", harness="pi")
+    assert rung(events) == "warm"
+    assert "remember the number seven" in said(events)
+
+
+@pytest.mark.parametrize("harness", HARNESSES)
+async def test_a_turn_that_was_cut_off_by_a_kill_is_told_to_the_harness(
+    hf: Holdfast, session: Session, harness: str
+) -> None:
+    await run(hf, session, "remember the colour teal", harness=harness)
+    turn = await hf.turns.start(
+        session.id, "remember the number seven\nwrite a to a.txt\nwait 60 seconds"
+    )
+    await wait_for_event(hf, turn, "tool.result")
+    await hf.sessions.kill(session.id)
+    await wait_for_event(hf, turn, "turn.interrupted")
+    events = await run(hf, session, "recall", harness=harness)
+    assert rung(events) == "native"
+    assert "remember the colour teal" in said(events)
+    assert "remember the number seven" in said(events)
+    assert "cut off before its end" in said(events)
+
+
+@pytest.mark.parametrize("harness", HARNESSES)
+async def test_a_harness_killed_in_the_middle_of_a_tool_comes_back_in_the_same_sandbox(
+    stack: RunningStack, hf: Holdfast, session: Session, harness: str
+) -> None:
+    await run(hf, session, "remember the colour teal", harness=harness)
+    turn = await hf.turns.start(session.id, "run: echo begun > begun.txt; sleep 30; echo end")
+    await wait_for_event(hf, turn, "tool.call")
+    kill_harness(stack, session)
+    await wait_for_event(hf, turn, "turn.interrupted")
+    events = await run(hf, session, "recall", harness=harness)
+    assert rung(events) in ("native", "repaired")
+    assert of_type(events, "sandbox.attached"), "the sandbox had not died"
+    assert "remember the colour teal" in said(events)
+
+
+def kill_harness(stack: RunningStack, session: Session) -> None:
+    """SIGKILL the harness and its adapter in the session's box, as the host sees them."""
+    (record,) = (stack.data_dir / "boxes").glob(f"{session.id}-*/box.json")
+    namespace = f"pid:[{json.loads(record.read_text())['pid_namespace']}]"
+    for entry in Path("/proc").iterdir():
+        try:
+            if not entry.name.isdigit() or str((entry / "ns/pid").readlink()) != namespace:
+                continue
+            argv = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        harness = b"/opt/harness/" in argv or argv.rstrip(b"\0") == b"pi"
+        if harness and b"sandbox-agent" not in argv:
+            os.kill(int(entry.name), signal.SIGKILL)

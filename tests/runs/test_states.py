@@ -1,0 +1,102 @@
+"""Native states in a real store: the newest is named, older writers are refused, damage is seen."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from uuid import UUID, uuid4
+
+import aioboto3
+import pytest
+
+from contracts.bodies import RunRequest
+from contracts.errors import StaleEpoch
+from sidecar.harnesses.state import StateBroken
+from sidecar.runs.states import Native, States
+from sidecar.workspace.store import Store, StoreAddress
+from tests.services import SeaweedFS
+
+
+@pytest.fixture
+async def store(store_service: SeaweedFS) -> AsyncIterator[Store]:
+    address = StoreAddress(
+        store_service.endpoint, store_service.access_key, store_service.secret_key, f"b{uuid4()}"
+    )
+    async with aioboto3.Session().client(
+        "s3",
+        endpoint_url=address.endpoint,
+        aws_access_key_id=address.access_key,
+        aws_secret_access_key=address.secret_key,
+        region_name="us-east-1",
+    ) as s3:
+        await s3.create_bucket(Bucket=address.bucket)
+    async with Store.open(address) as opened:
+        yield opened
+
+
+@pytest.fixture
+def states(store: Store) -> States:
+    return States(store)
+
+
+def request(session_id: UUID, epoch: int) -> RunRequest:
+    return RunRequest(
+        turn_id=uuid4(),
+        session_id=session_id,
+        epoch=epoch,
+        prompt="",
+        harness="pi",
+        provider="local",
+    )
+
+
+async def test_the_latest_state_comes_back_as_it_went(states: States) -> None:
+    session = uuid4()
+    await states.put(request(session, 1), Native("acp-1", 1), b"first")
+    await states.put(request(session, 2), Native("acp-1", 2), b"second")
+    latest = await states.latest(session, "pi")
+    assert latest is not None
+    assert latest.native == Native("acp-1", 2)
+    assert await states.fetch(session, "pi", latest) == b"second"
+
+
+async def test_a_harness_without_a_state_has_none(states: States) -> None:
+    session = uuid4()
+    await states.put(request(session, 1), Native("acp", 1), b"pi's")
+    assert await states.latest(session, "claude") is None
+    assert await states.latest(uuid4(), "pi") is None
+
+
+async def test_an_earlier_turn_does_not_replace_a_later_one_s_state(states: States) -> None:
+    session = uuid4()
+    await states.put(request(session, 5), Native("acp", 5), b"of the later turn")
+    with pytest.raises(StaleEpoch):
+        await states.put(request(session, 4), Native("acp", 4), b"of a zombie")
+    latest = await states.latest(session, "pi")
+    assert latest is not None
+    assert await states.fetch(session, "pi", latest) == b"of the later turn"
+
+
+async def test_a_turn_may_store_its_state_twice(states: States) -> None:
+    session = uuid4()
+    again = request(session, 1)
+    await states.put(again, Native("acp", 1), b"one")
+    stored = await states.put(again, Native("acp", 1), b"two")
+    assert stored.older == ()
+    assert await states.fetch(session, "pi", stored) == b"two"
+
+
+async def test_the_last_three_are_kept_and_older_ones_removed(states: States, store: Store) -> None:
+    session = uuid4()
+    requests = [request(session, epoch) for epoch in range(1, 6)]
+    for each in requests:
+        await states.put(each, Native("acp", each.epoch), b"state")
+    kept = await store.list(f"{session}/state/pi/")
+    assert set(kept) == {f"{each.turn_id}.tar.gz" for each in requests[2:]} | {"latest.json"}
+
+
+async def test_a_state_that_is_not_what_was_stored_is_broken(states: States, store: Store) -> None:
+    session = uuid4()
+    stored = await states.put(request(session, 1), Native("acp", 1), b"state")
+    await store.put(f"{session}/state/pi/{stored.turn_id}.tar.gz", b"other bytes")
+    with pytest.raises(StateBroken):
+        await states.fetch(session, "pi", stored)
