@@ -189,6 +189,7 @@ class Resume(EventBase):
     rung: Literal["new", "warm", "native", "repaired", "handoff"]
     carried: Text = ""
     dropped: Text = ""
+    steps: dict[str, float] = {}  # seconds: server, state, start, load
 
 
 class Message(EventBase):

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import aiohttp
@@ -39,6 +40,7 @@ class Brought:
     rung: Rung
     known_epoch: int = 0
     notes: list[str] = field(default_factory=list)
+    steps: dict[str, float] = field(default_factory=dict)
 
 
 class Ladder:
@@ -55,6 +57,15 @@ class Ladder:
         self._choice = choice
         self._request = request
         self._states = states
+        self._steps: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def _step(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._steps[name] = self._steps.get(name, 0.0) + time.monotonic() - started
 
     async def climb(
         self,
@@ -77,12 +88,15 @@ class Ladder:
             return Brought(waiting, "warm", known.epoch)
         gateway = self._sandbox.gateway_url
         env = {k: v for harness in HARNESSES.values() for k, v in harness.env(gateway).items()}
-        await agent_server.ensure_running(self._sandbox, http, env)
+        with self._step("server"):
+            await agent_server.ensure_running(self._sandbox, http, env)
         if known is not None:  # another model, or half dead
             await AcpConnection(http, known.server_id, self._harness.name).delete()
-        for path, text in self._harness.home(gateway, self._choice).items():
-            await self._sandbox.write(f"{HOME}/{path}", text.encode())
-        return await self._load(stack, http, live)
+        with self._step("state"):
+            for path, text in self._harness.home(gateway, self._choice).items():
+                await self._sandbox.write(f"{HOME}/{path}", text.encode())
+        brought = await self._load(stack, http, live)
+        return replace(brought, steps=self._steps)
 
     async def _load(
         self, stack: contextlib.AsyncExitStack, http: aiohttp.ClientSession, live: Live
@@ -90,7 +104,8 @@ class Ladder:
         notes: list[str] = []
         restored: tuple[Native, list[str]] | None = None
         try:
-            restored = await self._restore(live)
+            with self._step("state"):
+                restored = await self._restore(live)
         except StateBroken as broken:
             notes.append(str(broken))
         acp = await self._start(stack, http)
@@ -98,8 +113,9 @@ class Ladder:
             native, mended = restored
             brought = Brought(acp, "repaired" if mended else "native", native.epoch, mended)
             try:
-                opened = await acp.load_session(native.session)
-                await self._harness.configure(acp, opened, self._choice)
+                with self._step("load"):
+                    opened = await acp.load_session(native.session)
+                    await self._harness.configure(acp, opened, self._choice)
             except HarnessError as error:
                 notes.append(f"its own state could not be loaded: {error.message}")
                 if not isinstance(error, PromptFailed):  # the process is gone, or as good as
@@ -108,8 +124,9 @@ class Ladder:
             else:
                 acp.drain()
                 return brought
-        opened = await acp.new_session()
-        await self._harness.configure(acp, opened, self._choice)
+        with self._step("load"):
+            opened = await acp.new_session()
+            await self._harness.configure(acp, opened, self._choice)
         acp.drain()
         return Brought(acp, "new", notes=notes)
 
@@ -140,6 +157,7 @@ class Ladder:
         self, stack: contextlib.AsyncExitStack, http: aiohttp.ClientSession
     ) -> AcpConnection:
         server_id = f"{self._harness.name}-{secrets.token_hex(4)}"  # never one that was used before
-        acp = await AcpConnection.start(http, server_id, self._harness.name)
+        with self._step("start"):
+            acp = await AcpConnection.start(http, server_id, self._harness.name)
         await stack.enter_async_context(acp.listening())
         return acp

@@ -159,6 +159,7 @@ class Turn:
                 rung="handoff" if past is not None and not native else brought.rung,
                 carried="; ".join([*carried, *(brought.notes if native else [])]),
                 dropped="; ".join(text for text in dropped if text),
+                steps=brought.steps,
             )
         )
         return request.prompt if past is None else past.before(request.prompt)
