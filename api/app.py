@@ -11,6 +11,7 @@ from starlette.middleware import Middleware
 
 from api import errors
 from api.auth import Gate
+from api.carrier import Carrier
 from api.db.migrate import migrate
 from api.db.notify import Listener
 from api.db.pool import Database, open_database
@@ -42,15 +43,16 @@ async def open_services(settings: Settings, limits: Limits) -> AsyncIterator[Ser
     ):
         await _prepare(database, store)
         listener = Listener(database)
-        turns = Turns(database, sidecar, listener, limits)
-        async with listener.serve(), turns.serve():
+        carrier = Carrier(database, sidecar, listener, limits)
+        turns = Turns(database, sidecar, listener, carrier)
+        async with listener.serve(), carrier.serve():
             yield Services(
                 database=database,
                 store=store,
                 sidecar=sidecar,
                 listener=listener,
                 turns=turns,
-                sessions=Sessions(database, store, sidecar, turns, settings),
+                sessions=Sessions(database, store, sidecar, turns, carrier, settings),
             )
 
 

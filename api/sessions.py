@@ -8,8 +8,9 @@ from uuid import UUID
 from uuid_utils.compat import uuid7
 
 from api import cursors
+from api.carrier import Carrier
 from api.choices import Chosen, choose, storable
-from api.db import notify, sandboxes, sessions
+from api.db import notify, sandboxes, sessions, turns
 from api.db.pool import Database
 from api.settings import Settings
 from api.sidecar import Sidecar
@@ -31,12 +32,19 @@ CANCEL_WITHIN = 20.0
 
 class Sessions:
     def __init__(
-        self, database: Database, store: Store, sidecar: Sidecar, turns: Turns, settings: Settings
+        self,
+        database: Database,
+        store: Store,
+        sidecar: Sidecar,
+        turns: Turns,
+        carrier: Carrier,
+        settings: Settings,
     ) -> None:
         self._database = database
         self._store = store
         self._sidecar = sidecar
         self._turns = turns
+        self._carrier = carrier
         self._defaults = Chosen(
             settings.default_harness, settings.default_provider, None, None, "auto"
         )
@@ -117,6 +125,7 @@ class Sessions:
             if locked is None:
                 raise session_not_found(session_id)
             await sessions.mark_deleting(conn, session_id)
+            await turns.drop_queued(conn, session_id)
         if locked.running_turn is not None:
             await self._stop(session_id, locked.running_turn)
         released = await self._sidecar.release(session_id)
@@ -142,4 +151,4 @@ class Sessions:
         if await self._turns.wait_for_end(session_id, turn_id, CANCEL_WITHIN):
             return
         cut = TurnRunning("The session was deleted and the turn did not end by itself.")
-        await self._turns.abandon(turn_id, cut)
+        await self._carrier.abandon(session_id, turn_id, cut)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 COMMAND_TIMEOUT = 30.0
 ACQUIRE_TIMEOUT = 10.0
 POOL_SIZE = 10
+# A process that is stopped (SIGSTOP, a frozen host) in the middle of a transaction holds the
+# session's row; after this long PostgreSQL hangs up, so that another process can take over.
+IDLE_MILLISECONDS = "10000"
 
 # What says "the database cannot serve you now", as against "this statement is wrong".
 UNAVAILABLE: tuple[type[BaseException], ...] = (
@@ -35,6 +38,7 @@ UNAVAILABLE: tuple[type[BaseException], ...] = (
     asyncpg.InsufficientResourcesError,  # 53
     asyncpg.OperatorInterventionError,  # 57: shutdown, still starting, cancelled
     asyncpg.PostgresSystemError,  # 58
+    asyncpg.IdleInTransactionSessionTimeoutError,  # 25P03: this process was stopped for a while
 )
 
 
@@ -127,6 +131,7 @@ async def _connect(url: str, within: float) -> Pool:
                     max_size=POOL_SIZE,
                     timeout=ACQUIRE_TIMEOUT,
                     command_timeout=COMMAND_TIMEOUT,
+                    server_settings={"idle_in_transaction_session_timeout": IDLE_MILLISECONDS},
                     init=_prepare,
                     reset=_keep,
                 )

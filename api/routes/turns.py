@@ -15,8 +15,8 @@ router = APIRouter(prefix="/sessions/{sid}/turns", tags=["turns"])
 
 @router.post("", status_code=202)
 async def start_turn(sid: UUID, body: TurnCreate, services: Use) -> Turn:
-    """Start a turn; 409 with its id when one is running."""
-    return await services.turns.start(sid, body.prompt, body)
+    """Start a turn. While one is running: 409 with its id, or with `queue` wait for its end."""
+    return await services.turns.start(sid, body.prompt, body, queue=body.queue)
 
 
 @router.get("")
@@ -26,7 +26,7 @@ async def list_turns(
     limit: Annotated[int, Query(ge=1, le=200)] = 100,
     cursor: Annotated[str | None, Query(max_length=1000)] = None,
 ) -> TurnPage:
-    """Turns in the order of the conversation."""
+    """Turns in the order of the conversation, then those that wait."""
     await services.sessions.get(sid)
     return await services.turns.page(sid, limit=limit, cursor=cursor)
 
@@ -40,6 +40,6 @@ async def get_turn(sid: UUID, tid: UUID, services: Use) -> Turn:
 
 @router.post("/{tid}/cancel", status_code=202)
 async def cancel_turn(sid: UUID, tid: UUID, services: Use) -> Turn:
-    """Ask for the end of a running turn; the end itself is an event."""
+    """Ask for the end of a running turn (the end itself is an event), or of one that waits."""
     await services.sessions.get(sid)
     return await services.turns.cancel(sid, tid)
