@@ -41,13 +41,14 @@ class Limits:
     """How long a turn waits for a sidecar that is away, in seconds, and how often for a gap.
 
     A lease lasts long enough for a stall of its process, and not so long that a turn whose api
-    was killed stands still.
+    was killed stands still. The ledger is held against the providers at `reconcile_every`.
     """
 
     start_within: float = 60.0
     follow_within: float = 300.0
     gap_tries: int = 5
     lease_seconds: float = 10.0
+    reconcile_every: float = 10.0
 
 
 @dataclass(frozen=True)

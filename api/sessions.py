@@ -14,7 +14,7 @@ from api.db import notify, sandboxes, sessions, turns
 from api.db.pool import Database
 from api.settings import Settings
 from api.sidecar import Sidecar
-from api.store import Store
+from api.store import Stores
 from api.turns import Turns, session_not_found
 from contracts.bodies import (
     Killed,
@@ -34,14 +34,14 @@ class Sessions:
     def __init__(
         self,
         database: Database,
-        store: Store,
+        stores: Stores,
         sidecar: Sidecar,
         turns: Turns,
         carrier: Carrier,
         settings: Settings,
     ) -> None:
         self._database = database
-        self._store = store
+        self._stores = stores
         self._sidecar = sidecar
         self._turns = turns
         self._carrier = carrier
@@ -129,7 +129,8 @@ class Sessions:
         if locked.running_turn is not None:
             await self._stop(session_id, locked.running_turn)
         released = await self._sidecar.release(session_id)
-        objects = await self._store.delete_tree(str(session_id))
+        objects = await self._stores.sessions.delete_tree(str(session_id))
+        state_objects = await self._stores.state.delete_tree(str(session_id))
         async with self._database.transaction() as conn:
             if await sessions.lock(conn, session_id) is None:
                 raise session_not_found(session_id)
@@ -139,6 +140,7 @@ class Sessions:
             session_id=session_id,
             sandboxes=released.sandboxes,
             objects=objects,
+            state_objects=state_objects,
             turns=removed.turns,
             events=removed.events,
         )

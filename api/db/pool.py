@@ -75,6 +75,11 @@ async def _keep(_conn: Connection) -> None:
     """Nothing here changes a connection's state, so the driver's RESET ALL is a wasted trip."""
 
 
+# Of the connection, not of a transaction: what is done meanwhile may take minutes.
+TRY_LOCK = "SELECT pg_try_advisory_lock($1)"
+UNLOCK = "SELECT pg_advisory_unlock($1)"
+
+
 class Database:
     """The pool, and the only way to a connection."""
 
@@ -103,6 +108,20 @@ class Database:
         """
         async with self.connection() as conn, conn.transaction():
             yield conn
+
+    @contextlib.asynccontextmanager
+    async def alone(self, key: int) -> AsyncIterator[bool]:
+        """Whether no other process is in a block with this key; it holds no transaction open.
+
+        Raises: DatabaseUnavailable.
+        """
+        async with self.connection() as conn:
+            got = bool(await conn.fetchval(TRY_LOCK, key))
+            try:
+                yield got
+            finally:
+                if got:
+                    await conn.execute(UNLOCK, key)
 
     async def check(self) -> None:
         """Raises: DatabaseUnavailable."""

@@ -53,7 +53,8 @@ class RunningTurn:
 INSERT = """
 INSERT INTO turns (id, session_id, position, state, prompt, harness, provider, model, reasoning,
                    permissions, first_seq, last_seq)
-SELECT $1, $2, coalesce(max(q.position), 0) + 1, 'queued', $3, $4, $5, $6, $7, $8, $9::bigint, $9 - 1
+SELECT $1, $2, coalesce(max(q.position), 0) + 1, 'queued', $3, $4, $5, $6, $7, $8,
+       $9::bigint, $9 - 1
 FROM turns q WHERE q.session_id = $2 AND q.state = 'queued'
 """
 

@@ -6,6 +6,7 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Query
+from fastapi.responses import Response
 
 from api.services import Use
 from contracts.bodies import Turn, TurnCreate, TurnPage
@@ -36,6 +37,14 @@ async def get_turn(sid: UUID, tid: UUID, services: Use) -> Turn:
     """One turn, with its receipt or its error once it has ended."""
     await services.sessions.get(sid)
     return await services.turns.get(sid, tid)
+
+
+@router.get("/{tid}/manifest", response_class=Response)
+async def get_manifest(sid: UUID, tid: UUID, services: Use) -> Response:
+    """The manifest of the turn's receipt: every file with its size and sha256."""
+    await services.sessions.get(sid)
+    await services.turns.get(sid, tid)
+    return Response(await services.stores.manifest(sid, tid), media_type="application/json")
 
 
 @router.post("/{tid}/cancel", status_code=202)

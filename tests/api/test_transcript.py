@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import timedelta
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -19,16 +20,21 @@ from api.record import Carried, record, record_end
 from contracts.events import Message, Raw, TurnCompleted, decode
 from tests.services import until
 
-
 HOLDER = Holder(uuid7(), timedelta(seconds=10))
+
+
+async def new_session(database: Database) -> UUID:
+    session_id = uuid7()
+    async with database.connection() as conn:
+        new = sessions.NewSession(session_id, "", "claude", "local", None, None, "auto")
+        await sessions.insert(conn, new)
+    return session_id
 
 
 async def new_turn(database: Database) -> Carried:
     """A session with a turn that runs and has no event yet."""
-    turn_id, session_id = uuid7(), uuid7()
+    turn_id, session_id = uuid7(), await new_session(database)
     async with database.transaction() as conn:
-        new = sessions.NewSession(session_id, "", "claude", "local", None, None, "auto")
-        await sessions.insert(conn, new)
         how = ("go", "claude", "local", None, None)
         await turns.insert(conn, turns.NewTurn(turn_id, session_id, *how, "auto"), 1)
         await sessions.start_turn(conn, session_id, 1, "")
