@@ -11,10 +11,12 @@ from starlette.middleware import Middleware
 
 from api import errors
 from api.auth import Gate
+from api.carrier import Carrier
 from api.db.migrate import migrate
 from api.db.notify import Listener
 from api.db.pool import Database, open_database
 from api.errors import StrictJSONResponse
+from api.ledger import Ledger
 from api.middleware import BodyLimit, Surround
 from api.pump import Limits
 from api.routes import events, files, invoke, page, sessions, system, turns
@@ -22,7 +24,7 @@ from api.services import Services
 from api.sessions import Sessions
 from api.settings import Settings
 from api.sidecar import open_sidecar
-from api.store import Store, open_store
+from api.store import Stores, open_stores
 from api.turns import Turns
 from contracts.errors import StoreUnavailable
 
@@ -37,29 +39,32 @@ async def open_services(settings: Settings, limits: Limits) -> AsyncIterator[Ser
     """
     async with (
         open_database(settings.database_url.get_secret_value()) as database,
-        open_store(settings) as store,
+        open_stores(settings) as stores,
         open_sidecar(settings) as sidecar,
     ):
-        await _prepare(database, store)
+        await _prepare(database, stores)
         listener = Listener(database)
-        turns = Turns(database, sidecar, listener, limits)
-        async with listener.serve(), turns.serve():
+        carrier = Carrier(database, sidecar, listener, limits)
+        turns = Turns(database, sidecar, listener, carrier)
+        ledger = Ledger(database, sidecar, limits.reconcile_every)
+        async with listener.serve(), carrier.serve(), ledger.serve():
             yield Services(
                 database=database,
-                store=store,
+                stores=stores,
                 sidecar=sidecar,
                 listener=listener,
+                ledger=ledger,
                 turns=turns,
-                sessions=Sessions(database, store, sidecar, turns, settings),
+                sessions=Sessions(database, stores, sidecar, turns, carrier, settings),
             )
 
 
-async def _prepare(database: Database, store: Store) -> None:
+async def _prepare(database: Database, stores: Stores) -> None:
     async with database.connection() as conn:
         for name in await migrate(conn):
             log.info("migrated the database: %s", name)
     try:
-        await store.check()
+        await stores.check()
     except StoreUnavailable as error:
         # /readyz tells, and tries again; the transcript can be read meanwhile
         log.warning("%s", error.message)

@@ -14,12 +14,14 @@ from pydantic import ValidationError
 
 from contracts.bodies import RunLine
 from contracts.errors import HoldfastError, StreamGap
-from contracts.events import Event, Raw, from_dict
+from contracts.events import TURN_END_TYPES, Event, Raw, Receipt, ReceiptFailed, from_dict
 
 # One transaction takes at most this much; what arrives meanwhile is the next one's.
 BATCH_LINES = 200
 BATCH_BYTES = 8 * 1024 * 1024
 BUFFER_BYTES = 16 * 1024 * 1024
+# Between a receipt and the end of its turn are a handful of lines.
+HELD_LINES = 1000
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,39 @@ class Numbering:
         ]
         self._held.clear()
         return released
+
+
+class Holding:
+    """Holds the lines of a connection back from a receipt on, until the turn's end is there.
+
+    So the receipt is stored with the end, in one transaction. What is held when the connection
+    breaks is forgotten: it was not stored, and the next connection brings it again.
+    """
+
+    def __init__(self) -> None:
+        self.held: list[Numbered] = []
+
+    def take(self, lines: Sequence[Numbered]) -> list[Numbered]:
+        """What may be stored now, in order."""
+        if not self.held:
+            first = next(
+                (i for i, line in enumerate(lines) if isinstance(line.event, _VERDICTS)), None
+            )
+            if first is None:
+                return list(lines)
+            self.held = list(lines[first:])
+            ready = list(lines[:first])
+        else:
+            self.held += lines
+            ready = []
+        ended = any(line.event.type in TURN_END_TYPES for line in self.held)
+        if ended or len(self.held) > HELD_LINES:
+            ready += self.held
+            self.held = []
+        return ready
+
+
+_VERDICTS = (Receipt, ReceiptFailed)
 
 
 class LineBuffer:

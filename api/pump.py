@@ -6,14 +6,17 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from api.db import turns
+from api.db.notify import Listener
 from api.db.pool import Database
 from api.db.turns import RunningTurn
-from api.lines import LineBuffer, Numbering
+from api.lines import Holding, LineBuffer, Numbered, Numbering
+from api.past import past_of
 from api.patience import Patience
-from api.record import error_info, record, record_end
+from api.record import Carried, error_info, record, record_accepted, record_end
 from api.sidecar import Sidecar
 from contracts.bodies import RunRequest
 from contracts.errors import (
@@ -21,6 +24,7 @@ from contracts.errors import (
     HarnessExited,
     HoldfastError,
     RunNotFound,
+    StaleEpoch,
     StreamGap,
     Unavailable,
 )
@@ -34,22 +38,46 @@ STEADY = 5.0
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a turn waits for a sidecar that is away, in seconds, and how often for a gap."""
+    """How long a turn waits for a sidecar that is away, in seconds, and how often for a gap.
+
+    A lease lasts long enough for a stall of its process, and not so long that a turn whose api
+    was killed stands still. The ledger is held against the providers at `reconcile_every`.
+    """
 
     start_within: float = 60.0
     follow_within: float = 300.0
     gap_tries: int = 5
+    lease_seconds: float = 10.0
+    reconcile_every: float = 10.0
+
+
+@dataclass(frozen=True)
+class Connection:
+    """What one connection to a run's stream has brought."""
+
+    ended: bool
+    gap: StreamGap | None
+    last_n: int
+    # the receipt and what followed it, when the end did not come
+    held: list[Numbered]
 
 
 class Pump:
     """Carries one turn to its end. Everything that it has to know is in the database."""
 
     def __init__(
-        self, turn: RunningTurn, database: Database, sidecar: Sidecar, limits: Limits
+        self,
+        turn: RunningTurn,
+        database: Database,
+        sidecar: Sidecar,
+        listener: Listener,
+        limits: Limits,
     ) -> None:
         self._turn = turn
+        self._carried = Carried(turn.id, turn.lease_epoch)
         self._database = database
         self._sidecar = sidecar
+        self._listener = listener
         self._limits = limits
         self._cancelled = asyncio.Event()
         if turn.cancel_requested:
@@ -62,32 +90,51 @@ class Pump:
     async def run(self) -> None:
         """Returns when the turn has ended.
 
-        Raises: DatabaseUnavailable when the end could not be stored.
+        Raises: DatabaseUnavailable when the end could not be stored, StaleEpoch when another
+        process carries the turn.
         """
-        if not self._turn.accepted and not await self._start():
-            return
         trouble: HoldfastError | None = None
         async with asyncio.TaskGroup() as group:
-            canceller = group.create_task(self._deliver_cancel())
+            tasks = [group.create_task(self._hear_cancel())]
             try:
-                await self._follow()
+                if self._turn.accepted or await self._start():
+                    tasks.append(group.create_task(self._deliver_cancel()))
+                    await self._follow()
             except HoldfastError as error:
                 trouble = error  # as itself, not as a group of one
-            canceller.cancel()
+            for task in tasks:
+                task.cancel()
         if trouble is not None:
             raise trouble
+
+    async def _hear_cancel(self) -> None:
+        """The wish may come to any process; what is not heard here, the heartbeat tells."""
+        with self._listener.subscribe(self._turn.id) as changed:
+            while not self._cancelled.is_set():
+                await changed.wait()
+                changed.clear()
+                with contextlib.suppress(DatabaseUnavailable):
+                    async with self._database.connection() as conn:
+                        if await turns.cancel_requested(conn, self._turn.id):
+                            self._cancelled.set()
 
     async def _start(self) -> bool:
         """Hand the turn over; false when it ended without ever being taken."""
         patience = Patience(self._limits.start_within)
+        request: RunRequest | None = None
         while True:
             try:
                 if self._cancelled.is_set():
                     await self._sidecar.cancel(self._turn.id)
                 else:
-                    await self._sidecar.start(self._request())
-                async with self._database.connection() as conn:
-                    await turns.mark_accepted(conn, self._turn.id)
+                    request = request or await self._request()
+                    await self._sidecar.start(request)
+                if not await record_accepted(self._database, self._carried):
+                    # it ended elsewhere while this process was held up: nobody waits for the run
+                    await self._stop_run()
+                    return False
+            except StaleEpoch:
+                raise
             except RunNotFound:  # the answer to a cancel: it was never taken
                 await self._end(TurnCancelled(reason="cancelled before it started"))
                 return False
@@ -103,10 +150,13 @@ class Pump:
                 await self._end(TurnFailed(error=error_info(trouble)))
                 return False
 
-    def _request(self) -> RunRequest:
-        fields = RunRequest.model_fields.keys() - {"turn_id", "past", "turns_before"}
+    async def _request(self) -> RunRequest:
+        """Raises: DatabaseUnavailable."""
         turn = self._turn
-        return RunRequest(turn_id=turn.id, **{name: getattr(turn, name) for name in fields})
+        past, turns_before = await past_of(self._database, turn)
+        fields = RunRequest.model_fields.keys() - {"turn_id", "past", "turns_before"}
+        same = {name: getattr(turn, name) for name in fields}
+        return RunRequest(turn_id=turn.id, **same, past=past, turns_before=turns_before)
 
     async def _deliver_cancel(self) -> None:
         await self._cancelled.wait()
@@ -126,7 +176,7 @@ class Pump:
     async def _follow(self) -> None:
         """Read the stream to its end, across broken connections.
 
-        Raises: DatabaseUnavailable when it stays away for too long.
+        Raises: DatabaseUnavailable when it stays away for too long, StaleEpoch.
         """
         patience = Patience(self._limits.follow_within)
         lines_in_all: int | None = None
@@ -137,23 +187,24 @@ class Pump:
                 after = await self._stored()
                 if after is None:
                     return
-                if lines_in_all is not None and after >= lines_in_all:
-                    await self._interrupt(
-                        HarnessExited("The run ended without saying how.", hint="Start another.")
-                    )
+                brought = await self._read(after, patience)
+                if brought.ended:
                     return
-                ended, gap = await self._read(after, patience)
-                if ended:
+                if lines_in_all is not None and brought.last_n >= lines_in_all:
+                    silent = HarnessExited("The run ended without saying how.", hint="Start anew.")
+                    await self._interrupt(silent, brought.held)
                     return
-                gaps = gaps + 1 if gap is not None else 0
+                gaps = gaps + 1 if brought.gap is not None else 0
                 run = await self._sidecar.run(self._turn.id)
                 if run.state == "running":
                     patience.alive()
                 else:
                     lines_in_all = run.last_n
-                if gap is not None and gaps >= self._limits.gap_tries:
-                    await self._interrupt(gap)
+                if brought.gap is not None and gaps >= self._limits.gap_tries:
+                    await self._interrupt(brought.gap)
                     return
+            except StaleEpoch:
+                raise
             except RunNotFound as error:
                 await self._interrupt(error)
                 return
@@ -173,32 +224,33 @@ class Pump:
             turn = await turns.running_one(conn, self._turn.id)
         return turn.last_source if turn is not None else None
 
-    async def _read(self, after: int, patience: Patience) -> tuple[bool, StreamGap | None]:
-        """One connection to the stream; says whether the turn ended, else what was missing.
+    async def _read(self, after: int, patience: Patience) -> Connection:
+        """One connection to the stream.
 
-        Raises: DatabaseUnavailable, RunNotFound.
+        Raises: DatabaseUnavailable, RunNotFound, StaleEpoch.
         """
-        buffer, numbering = LineBuffer(), Numbering(after)
+        buffer, numbering, holding = LineBuffer(), Numbering(after), Holding()
         opened, ended = time.monotonic(), False
         trouble: HoldfastError | None = None
         async with asyncio.TaskGroup() as group:
             reader = group.create_task(self._fill(buffer, after))
             try:
                 while not ended and numbering.gap is None and (lines := await buffer.take()):
-                    taken = numbering.take(lines)
-                    if taken:
-                        ended = await record(self._database, self._turn.id, taken)
+                    ready = holding.take(numbering.take(lines))
+                    if ready:
+                        ended = await record(self._database, self._carried, ready)
                         patience.progress()
             except HoldfastError as error:
                 trouble = error
             reader.cancel()
         if time.monotonic() - opened > STEADY:
             patience.hurry()
-        if isinstance(trouble, DatabaseUnavailable | RunNotFound):
+        if isinstance(trouble, DatabaseUnavailable | RunNotFound | StaleEpoch):
             raise trouble
         if trouble is not None:
             log.info("turn %s: the stream broke: %s", self._turn.id, trouble.message)
-        return ended, trouble if isinstance(trouble, StreamGap) else numbering.gap
+        gap = trouble if isinstance(trouble, StreamGap) else numbering.gap
+        return Connection(ended, gap, numbering.last_n, holding.held)
 
     async def _fill(self, buffer: LineBuffer, after: int) -> None:
         trouble: HoldfastError | None = None
@@ -210,11 +262,15 @@ class Pump:
             trouble = error
         await buffer.close(trouble)
 
-    async def _interrupt(self, error: HoldfastError) -> None:
+    async def _interrupt(self, error: HoldfastError, held: Sequence[Numbered] = ()) -> None:
         """End the turn without the sidecar's word, and ask the sidecar to stop, if it can hear."""
-        await self._end(TurnInterrupted(error=error_info(error)))
+        end = Numbered(None, TurnInterrupted(error=error_info(error)))
+        await record(self._database, self._carried, [*held, end])
+        await self._stop_run()
+
+    async def _stop_run(self) -> None:
         with contextlib.suppress(HoldfastError):
             await self._sidecar.cancel(self._turn.id)
 
-    async def _end(self, event: TurnFailed | TurnCancelled | TurnInterrupted) -> None:
-        await record_end(self._database, self._turn.id, event)
+    async def _end(self, event: TurnFailed | TurnCancelled) -> None:
+        await record_end(self._database, self._carried, event)

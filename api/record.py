@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from api.db import sandboxes, sessions, transcript, turns
+from api.db import leases, notify, sandboxes, sessions, transcript, turns
 from api.db.pool import Database
 from api.lines import Numbered
-from contracts.bodies import ReceiptBody, TurnState
+from contracts.bodies import NotDurableBody, ReceiptBody, TurnState
 from contracts.errors import HoldfastError
 from contracts.events import (
     TURN_END_TYPES,
@@ -17,6 +18,7 @@ from contracts.events import (
     Event,
     EventBase,
     Receipt,
+    ReceiptFailed,
     TurnFailed,
     TurnInterrupted,
 )
@@ -25,15 +27,24 @@ if TYPE_CHECKING:
     from api.db.pool import Connection
 
 
+@dataclass(frozen=True)
+class Carried:
+    """A turn and the epoch of the lease under which it is written to."""
+
+    turn_id: UUID
+    epoch: int
+
+
 def error_info(error: HoldfastError) -> ErrorInfo:
     """An error as it stands in an event."""
     return ErrorInfo(**error.body())
 
 
-async def record(database: Database, turn_id: UUID, lines: Sequence[Numbered]) -> bool:
+async def record(database: Database, carried: Carried, lines: Sequence[Numbered]) -> bool:
     """Store what is new; true when the turn has ended, with these lines or before them.
 
     Raises: DatabaseUnavailable; then nothing or all of it is stored, and it may be repeated.
+    StaleEpoch when another process carries the turn; then nothing is stored.
     """
     prepared = []
     for line in lines:
@@ -41,32 +52,49 @@ async def record(database: Database, turn_id: UUID, lines: Sequence[Numbered]) -
         if line.event.type in TURN_END_TYPES:
             break  # a turn ends once; nothing may follow
     async with database.transaction() as conn:
-        place = await transcript.lock(conn, turn_id)
+        place = await transcript.lock(conn, carried.turn_id, carried.epoch)
         if place is None or place.state != "running":
             return True
-        stored = await transcript.append(conn, turn_id, place, prepared)
+        stored = await transcript.append(conn, carried.turn_id, place, prepared)
         ended = False
-        for new in stored:
-            ended |= await _apply(conn, place.session_id, turn_id, new.event)
+        for seq, new in enumerate(stored, start=place.last_seq + 1):
+            ended |= await _apply(conn, place.session_id, carried.turn_id, new.event, seq)
         return ended
 
 
-async def record_end(database: Database, turn_id: UUID, event: Event) -> None:
+async def record_end(database: Database, carried: Carried, event: Event) -> None:
     """End a turn with an event of the api's own; nothing happens when it has ended already.
 
-    Raises: DatabaseUnavailable.
+    Raises: DatabaseUnavailable, StaleEpoch.
     """
-    await record(database, turn_id, [Numbered(None, event)])
+    await record(database, carried, [Numbered(None, event)])
 
 
-async def _apply(conn: Connection, session_id: UUID, turn_id: UUID, event: EventBase) -> bool:
+async def record_accepted(database: Database, carried: Carried) -> bool:
+    """Note that the sidecar took the run; false when the turn has ended.
+
+    Raises: DatabaseUnavailable, StaleEpoch.
+    """
+    async with database.transaction() as conn:
+        place = await transcript.lock(conn, carried.turn_id, carried.epoch)
+        if place is None or place.state != "running":
+            return False
+        await turns.mark_accepted(conn, carried.turn_id)
+        return True
+
+
+async def _apply(
+    conn: Connection, session_id: UUID, turn_id: UUID, event: EventBase, seq: int
+) -> bool:
     """Bring the other tables in line with an event; true when it ends the turn."""
     await sandboxes.apply(conn, session_id, turn_id, event)
     if isinstance(event, Receipt):
-        fields = ReceiptBody.model_fields.keys()
-        await turns.set_receipt(
-            conn, turn_id, ReceiptBody(**{name: getattr(event, name) for name in fields})
-        )
+        fields = ReceiptBody.model_fields.keys() - {"seq"}
+        receipt = ReceiptBody(**{name: getattr(event, name) for name in fields}, seq=seq)
+        await turns.set_receipt(conn, turn_id, receipt)
+    if isinstance(event, ReceiptFailed):
+        why = NotDurableBody(engine=event.engine, reason=event.reason, files=event.files)
+        await turns.set_not_durable(conn, turn_id, why)
     kind = str(getattr(event, "type", ""))
     if kind not in TURN_END_TYPES:
         return False
@@ -74,5 +102,7 @@ async def _apply(conn: Connection, session_id: UUID, turn_id: UUID, event: Event
     if isinstance(event, TurnFailed | TurnInterrupted):
         error = event.error.model_dump()
     await turns.finish(conn, turn_id, cast(TurnState, kind.removeprefix("turn.")), error)
+    await leases.drop(conn, turn_id)
     await sessions.touch(conn, session_id)
+    await notify.notify_queue(conn, session_id)
     return True

@@ -9,18 +9,20 @@ from fastapi import Depends, Request
 
 from api.db.notify import Listener
 from api.db.pool import Database
+from api.ledger import Ledger
 from api.sessions import Sessions
 from api.sidecar import Sidecar
-from api.store import Store
+from api.store import Stores
 from api.turns import Turns
 
 
 @dataclass(frozen=True)
 class Services:
     database: Database
-    store: Store
+    stores: Stores
     sidecar: Sidecar
     listener: Listener
+    ledger: Ledger
     turns: Turns
     sessions: Sessions
 

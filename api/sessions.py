@@ -8,12 +8,13 @@ from uuid import UUID
 from uuid_utils.compat import uuid7
 
 from api import cursors
+from api.carrier import Carrier
 from api.choices import Chosen, choose, storable
-from api.db import notify, sandboxes, sessions
+from api.db import notify, sandboxes, sessions, turns
 from api.db.pool import Database
 from api.settings import Settings
 from api.sidecar import Sidecar
-from api.store import Store
+from api.store import Stores
 from api.turns import Turns, session_not_found
 from contracts.bodies import (
     Killed,
@@ -31,12 +32,19 @@ CANCEL_WITHIN = 20.0
 
 class Sessions:
     def __init__(
-        self, database: Database, store: Store, sidecar: Sidecar, turns: Turns, settings: Settings
+        self,
+        database: Database,
+        stores: Stores,
+        sidecar: Sidecar,
+        turns: Turns,
+        carrier: Carrier,
+        settings: Settings,
     ) -> None:
         self._database = database
-        self._store = store
+        self._stores = stores
         self._sidecar = sidecar
         self._turns = turns
+        self._carrier = carrier
         self._defaults = Chosen(
             settings.default_harness, settings.default_provider, None, None, "auto"
         )
@@ -117,10 +125,12 @@ class Sessions:
             if locked is None:
                 raise session_not_found(session_id)
             await sessions.mark_deleting(conn, session_id)
+            await turns.drop_queued(conn, session_id)
         if locked.running_turn is not None:
             await self._stop(session_id, locked.running_turn)
         released = await self._sidecar.release(session_id)
-        objects = await self._store.delete_tree(str(session_id))
+        objects = await self._stores.sessions.delete_tree(str(session_id))
+        state_objects = await self._stores.state.delete_tree(str(session_id))
         async with self._database.transaction() as conn:
             if await sessions.lock(conn, session_id) is None:
                 raise session_not_found(session_id)
@@ -130,6 +140,7 @@ class Sessions:
             session_id=session_id,
             sandboxes=released.sandboxes,
             objects=objects,
+            state_objects=state_objects,
             turns=removed.turns,
             events=removed.events,
         )
@@ -142,4 +153,4 @@ class Sessions:
         if await self._turns.wait_for_end(session_id, turn_id, CANCEL_WITHIN):
             return
         cut = TurnRunning("The session was deleted and the turn did not end by itself.")
-        await self._turns.abandon(turn_id, cut)
+        await self._carrier.abandon(session_id, turn_id, cut)

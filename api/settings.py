@@ -22,6 +22,7 @@ class Settings(BaseSettings):
     s3_access_key: str
     s3_secret_key: SecretStr
     s3_bucket: str = "sessions"
+    s3_state_bucket: str = "state"
     default_harness: str = "claude"
     default_provider: str = "local"
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 from uuid import UUID
 
 import httpx
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from contracts.bodies import (
     Capabilities,
+    Destroyed,
     FilePage,
     Health,
     Killed,
@@ -116,6 +118,14 @@ class Sidecar:
 
     async def sandboxes(self) -> SandboxList:
         return await self._call("GET", "/sandboxes", SandboxList)
+
+    async def destroy(self, provider: str, sandbox_id: str) -> Destroyed:
+        """End a sandbox that nothing answers for.
+
+        Raises: TurnRunning when its session uses it.
+        """
+        path = f"/sandboxes/{quote(provider, safe='')}/{quote(sandbox_id, safe='')}"
+        return await self._call("DELETE", path, Destroyed, limits=SLOW)
 
     async def kill(self, session_id: UUID) -> Killed:
         return await self._call("POST", f"/sessions/{session_id}/kill", Killed, limits=SLOW)

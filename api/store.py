@@ -1,4 +1,4 @@
-"""The session bucket, read and emptied over S3."""
+"""The session bucket and the state bucket, read and emptied over S3."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from api import cursors
 from contracts.bodies import FileEntry, FilePage
-from contracts.errors import FileNotFound, RangeNotSatisfiable, StoreUnavailable
+from contracts.errors import FileNotFound, NotFound, RangeNotSatisfiable, StoreUnavailable
 
 if TYPE_CHECKING:
     from types_aiobotocore_s3.client import S3Client
@@ -206,6 +206,33 @@ class Store:
             await self._delete(found[start : start + BATCH])
 
 
+@dataclass(frozen=True)
+class Stores:
+    """What a session has in the store: its workspace, and what is kept beside it."""
+
+    sessions: Store
+    state: Store
+
+    async def check(self) -> None:
+        """Raises: StoreUnavailable."""
+        await self.sessions.check()
+        await self.state.check()
+
+    async def manifest(self, session_id: UUID, turn_id: UUID) -> bytes:
+        """The manifest of a turn's receipt, byte for byte as the receipt's sha256 has it.
+
+        Raises: NotFound, StoreUnavailable.
+        """
+        try:
+            async with self.state.open(session_id, f"manifests/{turn_id}.json") as file:
+                return b"".join([chunk async for chunk in file.chunks])
+        except FileNotFound as error:
+            raise NotFound(
+                "This turn has no manifest.",
+                hint="A turn has one when it has a receipt; see the turn for why it has none.",
+            ) from error
+
+
 def _read_error(error: ClientError, path: str) -> Exception:
     if _code(error) in MISSING:
         return FileNotFound(
@@ -235,8 +262,8 @@ def _entry(
 
 
 @contextlib.asynccontextmanager
-async def open_store(settings: Settings) -> AsyncIterator[Store]:
-    """The store for the time of the block."""
+async def open_stores(settings: Settings) -> AsyncIterator[Stores]:
+    """The stores for the time of the block."""
     session = aioboto3.Session(
         aws_access_key_id=settings.s3_access_key,
         aws_secret_access_key=settings.s3_secret_key.get_secret_value(),
@@ -254,4 +281,4 @@ async def open_store(settings: Settings) -> AsyncIterator[Store]:
         proxies={},
     )
     async with session.client("s3", endpoint_url=settings.s3_endpoint, config=config) as client:
-        yield Store(client, settings.s3_bucket)
+        yield Stores(Store(client, settings.s3_bucket), Store(client, settings.s3_state_bucket))

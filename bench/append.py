@@ -30,6 +30,7 @@ STRETCH = 1_000
 # Big batches are few, so they are measured over several transcripts.
 ROUNDS = {1: 1, 50: 5}
 FILL_BATCH = 200
+EPOCH = 1
 TEXT = "The quick brown fox jumps over the lazy dog. " * 4
 
 NAIVE = """
@@ -54,11 +55,13 @@ class Transcript:
             self.session_id, "bench", "claude", "local", None, None, "auto"
         )
         turn = turns.NewTurn(
-            self.turn_id, self.session_id, 1, "go", "claude", "local", None, None, "auto", 1
+            self.turn_id, self.session_id, "go", "claude", "local", None, None, "auto"
         )
         async with self.database.transaction() as conn:
             await sessions.insert(conn, session)
-            await turns.insert(conn, turn)
+            await turns.insert(conn, turn, 1)
+            await sessions.start_turn(conn, self.session_id, EPOCH, "bench")
+            await turns.start(conn, self.turn_id, EPOCH, 1)
         while self.length < length:
             await self.append(min(FILL_BATCH, length - self.length))
         return self
@@ -67,7 +70,7 @@ class Transcript:
         numbers = range(self.length + 1, self.length + 1 + size)
         events = [transcript.prepare(Message(role="assistant", text=TEXT), n) for n in numbers]
         async with self.database.transaction() as conn:
-            place = await transcript.lock(conn, self.turn_id)
+            place = await transcript.lock(conn, self.turn_id, EPOCH)
             assert place is not None
             stored = await transcript.append(conn, self.turn_id, place, events)
         assert len(stored) == size

@@ -2,6 +2,17 @@
 
 from client.follow import Patience
 from client.holdfast import Holdfast
+from client.receipts import Difference, StoredManifest
 from client.settings import Store, Target, discover, from_env, open_store
 
-__all__ = ["Holdfast", "Patience", "Store", "Target", "discover", "from_env", "open_store"]
+__all__ = [
+    "Difference",
+    "Holdfast",
+    "Patience",
+    "Store",
+    "StoredManifest",
+    "Target",
+    "discover",
+    "from_env",
+    "open_store",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -40,6 +40,15 @@ class Files:
         """
         async with self._wire.open("GET", self._path(session_id, path)) as response:
             return await response.aread()
+
+    async def chunks(self, session_id: Id, path: str) -> AsyncGenerator[bytes, None]:
+        """A whole file piece by piece, of any size.
+
+        Raises: as `read`.
+        """
+        async with self._wire.open("GET", self._path(session_id, path)) as response:
+            async for chunk in response.aiter_bytes(CHUNK_BYTES):
+                yield chunk
 
     async def read_range(self, session_id: Id, path: str, start: int, stop: int) -> bytes:
         """The bytes from `start` up to, not including, `stop`; fewer where the file ends.

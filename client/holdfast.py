@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from client import settings
 from client.files import Files, Live
 from client.follow import STREAM_TIMEOUT, Patience, follow, lines, placed
+from client.receipts import Difference, check_manifest, differences
 from client.sessions import Id, Sessions, Turns
 from client.wire import Wire, build
 from contracts import errors
@@ -26,8 +27,10 @@ from contracts.bodies import (
     InvokeInputs,
     InvokeMessage,
     InvokeRequest,
+    LeakList,
     Readiness,
     SandboxList,
+    Turn,
 )
 from contracts.events import TURN_END_TYPES, Event
 
@@ -153,6 +156,26 @@ class Holdfast:
     async def sandboxes(self) -> SandboxList:
         """The sandboxes that exist now."""
         return await self._wire.call("GET", "/sandboxes", SandboxList)
+
+    async def leaks(self) -> LeakList:
+        """Sandboxes that live, or may live, and that nothing answers for; asked for now.
+
+        Raises: Unavailable.
+        """
+        return await self._wire.call("GET", "/leaks", LeakList)
+
+    async def verify(self, turn: Turn) -> AsyncGenerator[Difference, None]:
+        """Reads what the turn's receipt stands for from the store; yields what differs.
+
+        Files that a later turn changed differ too: the store has the newest.
+        Raises: NotFound when the turn has no manifest, Unavailable.
+        """
+        stored = await self.turns.manifest(turn.session_id, turn.id)
+        for difference in check_manifest(stored, turn):
+            yield difference
+        async with aclosing(differences(self.files, stored.manifest)) as found:
+            async for difference in found:
+                yield difference
 
     async def health(self) -> Health:
         """Whether the api answers; needs no token."""

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 from uuid import UUID
 
+from pydantic import ValidationError
+
 from client.follow import Patience, follow
+from client.receipts import StoredManifest
 from client.wire import SLOW_TIMEOUT, Wire, build, segment
 from contracts import errors
 from contracts.bodies import (
     MAX_PROMPT_CHARS,
     Killed,
+    Manifest,
     Permissions,
     Session,
     SessionCreate,
@@ -29,6 +35,8 @@ from contracts.events import TURN_END_TYPES, Event
 Id = UUID | str
 
 PAGE = 100
+# How often a turn that waits is asked for.
+QUEUE_LOOK_SECONDS = 0.25
 # How many candidates an ambiguous prefix names.
 SHOWN_CANDIDATES = 5
 
@@ -174,9 +182,11 @@ class Turns:
         model: str | None = None,
         reasoning: str | None = None,
         permissions: Permissions | None = None,
+        queue: bool = False,
     ) -> Turn:
         """Starts a turn and returns at once. It goes on whether anyone follows it or not.
 
+        While another one runs it is refused, or with `queue` waits for its end.
         Never sent twice: after an Unavailable, look at the session before trying again.
         Raises: SessionNotFound, TurnRunning, UnknownHarness, UnknownProvider, TooLarge.
         """
@@ -186,6 +196,7 @@ class Turns:
         body = build(
             TurnCreate,
             prompt=prompt,
+            queue=queue,
             harness=harness,
             provider=provider,
             model=model,
@@ -222,11 +233,47 @@ class Turns:
         path = f"{self._path(session_id, turn_id)}/cancel"
         return await self._wire.call("POST", path, Turn)
 
-    async def follow(self, turn: Turn) -> AsyncGenerator[Event, None]:
-        """The turn's events from its first to its end.
+    async def manifest(self, session_id: Id, turn_id: Id) -> StoredManifest:
+        """All that the turn's receipt stands for.
 
+        Raises: SessionNotFound, TurnNotFound, NotFound when the turn has none.
+        """
+        path = f"{self._path(session_id, turn_id)}/manifest"
+        async with self._wire.open("GET", path) as response:
+            content = await response.aread()
+        try:
+            manifest = Manifest.model_validate_json(content)
+        except ValidationError as error:
+            raise errors.HoldfastError(f"{path} is no manifest that we know") from error
+        return StoredManifest(manifest, hashlib.sha256(content).hexdigest())
+
+    async def started(self, turn: Turn) -> Turn:
+        """The turn once it does not wait any more: it runs, has ended, or was cancelled.
+
+        Raises: Unavailable when the api stays away, SessionNotFound, TurnNotFound.
+        """
+        failures = 0
+        while turn.state == "queued":
+            await asyncio.sleep(QUEUE_LOOK_SECONDS)
+            try:
+                turn = await self.get(turn.session_id, turn.id)
+                failures = 0
+            except errors.Unavailable:
+                failures += 1
+                if failures > self._patience.tries:
+                    raise
+                await asyncio.sleep(self._patience.pause(failures))
+        return turn
+
+    async def follow(self, turn: Turn) -> AsyncGenerator[Event, None]:
+        """The turn's events from its first to its end; one that waits is waited for.
+
+        There are none of a turn that was cancelled while it waited.
         Raises: StreamGap, Unavailable, SessionNotFound.
         """
+        turn = await self.started(turn)
+        if never_ran(turn):
+            return
         after = max(0, turn.first_seq - 1)
         async with aclosing(
             follow(self._wire, turn.session_id, after=after, live=True, patience=self._patience)
@@ -248,6 +295,7 @@ class Turns:
         model: str | None = None,
         reasoning: str | None = None,
         permissions: Permissions | None = None,
+        queue: bool = False,
     ) -> AsyncGenerator[Event, None]:
         """Starts a turn and follows it to its end; leaving early does not stop the turn.
 
@@ -261,6 +309,7 @@ class Turns:
             model=model,
             reasoning=reasoning,
             permissions=permissions,
+            queue=queue,
         )
         async with aclosing(self.follow(turn)) as events:
             async for event in events:
@@ -268,6 +317,11 @@ class Turns:
 
     def _path(self, session_id: Id, turn_id: Id) -> str:
         return f"{session_path(session_id)}/turns/{segment(str(turn_id))}"
+
+
+def never_ran(turn: Turn) -> bool:
+    """Whether a turn ended while it waited: it has no events."""
+    return turn.ended_at is not None and turn.last_seq < turn.first_seq
 
 
 def next_cursor(asked: str | None, answered: str | None) -> str | None:

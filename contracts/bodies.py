@@ -8,8 +8,10 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from contracts.events import Text
+
 Permissions = Literal["ask", "auto"]
-TurnState = Literal["running", "completed", "failed", "cancelled", "interrupted"]
+TurnState = Literal["queued", "running", "completed", "failed", "cancelled", "interrupted"]
 
 MAX_PROMPT_CHARS = 1_000_000
 
@@ -58,6 +60,8 @@ class Session(Body):
     updated_at: datetime
     last_seq: int
     running_turn: UUID | None
+    queued: int = 0  # turns that wait for the running one
+    durable: bool | None = None  # whether the last turn that ended has a receipt; None: none did
 
 
 class SessionPage(Body):
@@ -71,23 +75,59 @@ class SessionDeleted(Body):
     session_id: UUID
     sandboxes: int
     objects: int
+    state_objects: int = 0  # manifests and the harnesses' own state
     turns: int
     events: int
 
 
 class TurnCreate(Choices):
     prompt: str = Field(min_length=1)
+    queue: bool = False  # wait for the running turn instead of being refused
 
 
 class ReceiptBody(Body):
+    """Proof that all a turn left is in the store; `seq` is the transcript's event that says so."""
+
     engine: str
     files: int
     bytes: int
     manifest_sha256: str
     took: float
+    seq: int
+
+
+class NotDurableBody(Body):
+    """What a turn left and could not be proven to be in the store: a reason for each file."""
+
+    engine: str
+    reason: Text
+    files: dict[str, Text] = {}
+
+
+class ManifestEntry(Body):
+    path: str
+    kind: Literal["file", "directory", "symlink", "special"]
+    size: int | None = None
+    sha256: str | None = None
+    mode: int | None = None
+    mtime_ns: int | None = None
+    target: str | None = None
+
+
+class Manifest(Body):
+    """All that a receipt stands for; the sha256 of its bytes is the receipt's."""
+
+    v: int
+    session_id: UUID
+    turn_id: UUID
+    epoch: int
+    engine: str
+    entries: list[ManifestEntry]
 
 
 class Turn(Body):
+    """Of a queued turn, `first_seq` is the earliest that it can have."""
+
     id: UUID
     session_id: UUID
     state: TurnState
@@ -103,6 +143,7 @@ class Turn(Body):
     last_seq: int
     error: dict[str, Any] | None
     receipt: ReceiptBody | None
+    not_durable: NotDurableBody | None = None
 
 
 class TurnPage(Body):
@@ -154,6 +195,29 @@ class Released(Body):
     session_id: UUID
     sandboxes: int
     mounts: int
+
+
+class Destroyed(Body):
+    """A sandbox that was ended on request; `lived` is false when it was gone already."""
+
+    provider: str
+    sandbox_id: str
+    lived: bool
+    proof: str
+
+
+class Leak(Body):
+    """A sandbox that lives, or may live, and that nothing answers for."""
+
+    provider: str
+    sandbox_id: str | None
+    session_id: UUID | None
+    since: datetime | None
+    reason: str
+
+
+class LeakList(Body):
+    leaks: list[Leak]
 
 
 class HarnessBody(Body):

@@ -10,6 +10,7 @@ from fastapi.responses import StreamingResponse
 
 from contracts.bodies import (
     Capabilities,
+    Destroyed,
     FilePage,
     HarnessBody,
     Health,
@@ -96,6 +97,11 @@ async def cancel_run(turn_id: UUID, runs: RunsHere) -> RunBody:
 @router.get("/sandboxes")
 async def list_sandboxes(runs: RunsHere) -> SandboxList:
     return SandboxList(sandboxes=await runs.sandboxes.list())
+
+
+@router.delete("/sandboxes/{provider}/{sandbox_id}")
+async def destroy_sandbox(provider: str, sandbox_id: str, runs: RunsHere) -> Destroyed:
+    return await runs.sandboxes.destroy(provider, sandbox_id)
 
 
 @router.post("/sessions/{session_id}/kill")

@@ -27,9 +27,22 @@ BACKOFF = (0.1, 0.2, 0.5, 1.0, 2.0)
 NOTIFY = "SELECT pg_notify('holdfast_events', $1)"
 
 
-async def notify(conn: Connection, session_id: UUID) -> None:
-    """Wake the followers of a session when this transaction commits."""
-    await conn.execute(NOTIFY, str(session_id))
+async def notify(conn: Connection, subject: UUID) -> None:
+    """Wake whoever waits for a session, or for a turn, when this transaction commits."""
+    await conn.execute(NOTIFY, str(subject))
+
+
+# What every process waits for: there may be a turn that somebody has to start or to carry.
+WORK = UUID(int=0)
+NOTIFY_QUEUE = """
+SELECT pg_notify('holdfast_events', $2)
+WHERE EXISTS (SELECT FROM turns WHERE session_id = $1 AND state = 'queued')
+"""
+
+
+async def notify_queue(conn: Connection, session_id: UUID) -> None:
+    """Wake every process when a turn of this session waits to be started."""
+    await conn.execute(NOTIFY_QUEUE, session_id, str(WORK))
 
 
 class Listener:
@@ -41,17 +54,17 @@ class Listener:
         self.closing = False
 
     @contextlib.contextmanager
-    def subscribe(self, session_id: UUID) -> Iterator[asyncio.Event]:
-        """An event that is set whenever the session may have changed."""
+    def subscribe(self, subject: UUID) -> Iterator[asyncio.Event]:
+        """An event that is set whenever the session, or turn, may have changed."""
         event = asyncio.Event()
-        waiting = self._waiting.setdefault(session_id, set())
+        waiting = self._waiting.setdefault(subject, set())
         waiting.add(event)
         try:
             yield event
         finally:
             waiting.discard(event)
-            if not waiting and self._waiting.get(session_id) is waiting:
-                del self._waiting[session_id]
+            if not waiting and self._waiting.get(subject) is waiting:
+                del self._waiting[subject]
 
     @contextlib.asynccontextmanager
     async def serve(self) -> AsyncIterator[None]:
@@ -103,11 +116,11 @@ class Listener:
 
     def _received(self, _conn: object, _pid: int, _channel: str, payload: object) -> None:
         try:
-            session_id = UUID(str(payload))
+            subject = UUID(str(payload))
         except ValueError:
-            log.warning("a notification without a session id was ignored")
+            log.warning("a notification without an id was ignored")
             return
-        for event in self._waiting.get(session_id, ()):
+        for event in self._waiting.get(subject, ()):
             event.set()
 
     def _wake_all(self) -> None:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 COMMAND_TIMEOUT = 30.0
 ACQUIRE_TIMEOUT = 10.0
 POOL_SIZE = 10
+# A process that is stopped (SIGSTOP, a frozen host) in the middle of a transaction holds the
+# session's row; after this long PostgreSQL hangs up, so that another process can take over.
+IDLE_MILLISECONDS = "10000"
 
 # What says "the database cannot serve you now", as against "this statement is wrong".
 UNAVAILABLE: tuple[type[BaseException], ...] = (
@@ -35,6 +38,7 @@ UNAVAILABLE: tuple[type[BaseException], ...] = (
     asyncpg.InsufficientResourcesError,  # 53
     asyncpg.OperatorInterventionError,  # 57: shutdown, still starting, cancelled
     asyncpg.PostgresSystemError,  # 58
+    asyncpg.IdleInTransactionSessionTimeoutError,  # 25P03: this process was stopped for a while
 )
 
 
@@ -71,6 +75,11 @@ async def _keep(_conn: Connection) -> None:
     """Nothing here changes a connection's state, so the driver's RESET ALL is a wasted trip."""
 
 
+# Of the connection, not of a transaction: what is done meanwhile may take minutes.
+TRY_LOCK = "SELECT pg_try_advisory_lock($1)"
+UNLOCK = "SELECT pg_advisory_unlock($1)"
+
+
 class Database:
     """The pool, and the only way to a connection."""
 
@@ -100,6 +109,20 @@ class Database:
         async with self.connection() as conn, conn.transaction():
             yield conn
 
+    @contextlib.asynccontextmanager
+    async def alone(self, key: int) -> AsyncIterator[bool]:
+        """Whether no other process is in a block with this key; it holds no transaction open.
+
+        Raises: DatabaseUnavailable.
+        """
+        async with self.connection() as conn:
+            got = bool(await conn.fetchval(TRY_LOCK, key))
+            try:
+                yield got
+            finally:
+                if got:
+                    await conn.execute(UNLOCK, key)
+
     async def check(self) -> None:
         """Raises: DatabaseUnavailable."""
         async with self.connection() as conn:
@@ -127,6 +150,7 @@ async def _connect(url: str, within: float) -> Pool:
                     max_size=POOL_SIZE,
                     timeout=ACQUIRE_TIMEOUT,
                     command_timeout=COMMAND_TIMEOUT,
+                    server_settings={"idle_in_transaction_session_timeout": IDLE_MILLISECONDS},
                     init=_prepare,
                     reset=_keep,
                 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
 from uuid_utils.compat import uuid7
@@ -81,3 +83,65 @@ async def apply(conn: Connection, session_id: UUID, turn_id: UUID, event: EventB
 async def mark_gone(conn: Connection, session_id: UUID, provider_id: str, reason: str) -> None:
     """Note that a box does not live any more."""
     await conn.execute(MARK_ENDED, session_id, provider_id, "gone", dumps(reason))
+
+
+async def mark_destroyed(conn: Connection, session_id: UUID, provider_id: str, proof: str) -> None:
+    """Note that a box was ended, with proof."""
+    await conn.execute(MARK_ENDED, session_id, provider_id, "destroyed", dumps(proof))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of the ledger without a proof of death; `in_use` while the session has a turn."""
+
+    id: UUID
+    session_id: UUID
+    provider: str
+    provider_id: str | None
+    state: Literal["intent", "live"]
+    created_at: datetime
+    in_use: bool
+
+
+OPEN = """
+SELECT b.id, b.session_id, b.provider, b.provider_id, b.state, b.created_at,
+       EXISTS (
+           SELECT FROM turns t WHERE t.session_id = b.session_id AND t.state = 'running'
+       ) AS in_use
+FROM sandboxes b WHERE b.state IN ('intent', 'live')
+"""
+
+
+async def unproven(conn: Connection) -> list[Entry]:
+    """Every entry without a proof of death."""
+    return [Entry(**row) for row in await conn.fetch(OPEN)]
+
+
+RUNNING_SESSIONS = "SELECT session_id FROM turns WHERE state = 'running'"
+
+
+async def sessions_in_use(conn: Connection) -> set[UUID]:
+    """Sessions whose turn runs: their boxes come and go before the ledger hears of it."""
+    return {row["session_id"] for row in await conn.fetch(RUNNING_SESSIONS)}
+
+
+# As it was read: whatever happened to it since then, happened after the box was looked for.
+CLOSE = """
+UPDATE sandboxes SET state = 'gone', proof = $4, ended_at = now()
+WHERE id = $1 AND state = $2 AND provider_id IS NOT DISTINCT FROM $3
+"""
+
+
+async def close(conn: Connection, entry: Entry, proof: str) -> None:
+    """Close an entry whose box does not exist. The caller holds the session."""
+    await conn.execute(CLOSE, entry.id, entry.state, entry.provider_id, dumps(proof))
+
+
+ADOPT = """
+UPDATE sandboxes SET state = 'live', provider_id = $2 WHERE id = $1 AND state = 'intent'
+"""
+
+
+async def adopt(conn: Connection, entry: Entry, provider_id: str) -> None:
+    """Note the box that an intent has led to, when its turn could not tell."""
+    await conn.execute(ADOPT, entry.id, provider_id)

@@ -32,6 +32,7 @@ class Locked:
     last_seq: int
     deleting: bool
     running_turn: UUID | None
+    next_queued: UUID | None
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ INSERT = """
 INSERT INTO sessions (id, title, harness, provider, model, reasoning, permissions)
 VALUES ($1, $2, $3, $4, $5, $6, $7)
 RETURNING id, title, harness, provider, model, reasoning, permissions, archived,
-          created_at, updated_at, last_seq, NULL::uuid AS running_turn
+          created_at, updated_at, last_seq, NULL::uuid AS running_turn, 0 AS queued,
+          NULL::boolean AS durable
 """
 
 
@@ -66,7 +68,11 @@ async def insert(conn: Connection, new: NewSession) -> Session:
 
 GET = """
 SELECT s.id, s.title, s.harness, s.provider, s.model, s.reasoning, s.permissions, s.archived,
-       s.created_at, s.updated_at, s.last_seq, t.id AS running_turn
+       s.created_at, s.updated_at, s.last_seq, t.id AS running_turn,
+       (SELECT count(*) FROM turns q WHERE q.session_id = s.id AND q.state = 'queued') AS queued,
+       (SELECT e.receipt IS NOT NULL FROM turns e
+        WHERE e.session_id = s.id AND e.epoch IS NOT NULL AND e.ended_at IS NOT NULL
+        ORDER BY e.epoch DESC LIMIT 1) AS durable
 FROM sessions s LEFT JOIN turns t ON t.session_id = s.id AND t.state = 'running'
 WHERE s.id = $1
 """
@@ -79,7 +85,11 @@ async def get(conn: Connection, session_id: UUID) -> Session | None:
 
 PAGE = """
 SELECT s.id, s.title, s.harness, s.provider, s.model, s.reasoning, s.permissions, s.archived,
-       s.created_at, s.updated_at, s.last_seq, t.id AS running_turn
+       s.created_at, s.updated_at, s.last_seq, t.id AS running_turn,
+       (SELECT count(*) FROM turns q WHERE q.session_id = s.id AND q.state = 'queued') AS queued,
+       (SELECT e.receipt IS NOT NULL FROM turns e
+        WHERE e.session_id = s.id AND e.epoch IS NOT NULL AND e.ended_at IS NOT NULL
+        ORDER BY e.epoch DESC LIMIT 1) AS durable
 FROM sessions s LEFT JOIN turns t ON t.session_id = s.id AND t.state = 'running'
 WHERE s.archived = $1
   AND ($2::timestamptz IS NULL OR (s.updated_at, s.id) < ($2, $3::uuid))
@@ -116,15 +126,25 @@ async def patch(
 
 # No join here: the lock may be waited for, and a joined row would be from before the wait.
 LOCK = "SELECT epoch, last_seq, deleting FROM sessions WHERE id = $1 FOR NO KEY UPDATE"
-RUNNING = "SELECT id FROM turns WHERE session_id = $1 AND state = 'running'"
+LOCK_NOW = LOCK + " SKIP LOCKED"
+UNENDED = """
+SELECT (SELECT id FROM turns WHERE session_id = $1 AND state = 'running') AS running_turn,
+       (SELECT id FROM turns WHERE session_id = $1 AND state = 'queued'
+        ORDER BY position LIMIT 1) AS next_queued
+"""
 
 
-async def lock(conn: Connection, session_id: UUID) -> Locked | None:
-    """Hold the session's row until the transaction ends."""
-    row = await conn.fetchrow(LOCK, session_id)
+async def lock(conn: Connection, session_id: UUID, *, wait: bool = True) -> Locked | None:
+    """Hold the session's row until the transaction ends.
+
+    None when there is no such session, and without `wait` also when somebody else holds it.
+    """
+    row = await conn.fetchrow(LOCK if wait else LOCK_NOW, session_id)
     if row is None:
         return None
-    return Locked(**row, running_turn=await conn.fetchval(RUNNING, session_id))
+    unended = await conn.fetchrow(UNENDED, session_id)
+    assert unended is not None
+    return Locked(**row, **unended)
 
 
 START_TURN = """
@@ -137,6 +157,14 @@ WHERE id = $1
 async def start_turn(conn: Connection, session_id: UUID, epoch: int, title: str) -> None:
     """Grant the session to the turn that has this epoch; `title` is for one that has none."""
     await conn.execute(START_TURN, session_id, epoch, title)
+
+
+RAISE_EPOCH = "UPDATE sessions SET epoch = epoch + 1 WHERE id = $1 RETURNING epoch"
+
+
+async def raise_epoch(conn: Connection, session_id: UUID) -> int:
+    """Grant the running turn anew: from here on, whoever carried it is fenced out."""
+    return int(await conn.fetchval(RAISE_EPOCH, session_id))
 
 
 TOUCH = "UPDATE sessions SET updated_at = now() WHERE id = $1"
@@ -157,6 +185,9 @@ async def mark_deleting(conn: Connection, session_id: UUID) -> None:
 
 DELETE_EVENTS = "DELETE FROM events WHERE session_id = $1"
 DELETE_SANDBOXES = "DELETE FROM sandboxes WHERE session_id = $1"
+DELETE_LEASES = """
+DELETE FROM leases USING turns WHERE turns.id = leases.turn_id AND turns.session_id = $1
+"""
 DELETE_TURNS = "DELETE FROM turns WHERE session_id = $1"
 DELETE = "DELETE FROM sessions WHERE id = $1"
 
@@ -165,6 +196,7 @@ async def delete(conn: Connection, session_id: UUID) -> Removed:
     """Remove every row of the session."""
     events = _count(await conn.execute(DELETE_EVENTS, session_id))
     await conn.execute(DELETE_SANDBOXES, session_id)
+    await conn.execute(DELETE_LEASES, session_id)
     turns = _count(await conn.execute(DELETE_TURNS, session_id))
     await conn.execute(DELETE, session_id)
     return Removed(turns, events)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from contracts.errors import StaleEpoch
 from contracts.events import EventBase, dumps, to_dict
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Place:
     """Where a turn stands."""
 
     session_id: UUID
+    epoch: int
     last_seq: int
     last_source: int
     state: str
@@ -66,17 +68,29 @@ def placed(event: NewEvent, session_id: UUID, turn_id: UUID, seq: int) -> bytes:
 
 
 LOCK = """
-SELECT s.id AS session_id, s.last_seq, t.last_source, t.state
+SELECT s.id AS session_id, s.epoch, s.last_seq, t.last_source, t.state
 FROM sessions s JOIN turns t ON t.session_id = s.id
 WHERE t.id = $1
 FOR NO KEY UPDATE
 """
 
 
-async def lock(conn: Connection, turn_id: UUID) -> Place | None:
-    """Take the right to append to the turn's session until the transaction ends."""
+async def lock(conn: Connection, turn_id: UUID, epoch: int) -> Place | None:
+    """Take the right to append to the turn's session until the transaction ends.
+
+    The epoch is on the row that is locked: read after the wait, and kept until the commit.
+    Raises: StaleEpoch when the turn runs and somebody else holds its lease.
+    """
     row = await conn.fetchrow(LOCK, turn_id)
-    return Place(**row) if row is not None else None
+    if row is None:
+        return None
+    place = Place(**row)
+    if place.state == "running" and place.epoch != epoch:
+        raise StaleEpoch(
+            f"The session's lease has epoch {place.epoch} by now, this write has {epoch}.",
+            hint="Another api process carries the turn.",
+        )
+    return place
 
 
 INSERT = """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from contracts.bodies import Permissions, ReceiptBody, Turn, TurnState
+from contracts.bodies import NotDurableBody, Permissions, ReceiptBody, Turn, TurnState
 from contracts.events import dumps
 
 if TYPE_CHECKING:
@@ -19,23 +19,25 @@ if TYPE_CHECKING:
 class NewTurn:
     id: UUID
     session_id: UUID
-    epoch: int
     prompt: str
     harness: str
     provider: str
     model: str | None
     reasoning: str | None
     permissions: Permissions
-    first_seq: int
 
 
 @dataclass(frozen=True)
 class RunningTurn:
-    """What it takes to run a turn, or to go on with it after a restart."""
+    """What it takes to run a turn, or to go on with it after a restart.
+
+    `epoch` is the one that the turn started with, `lease_epoch` the one of its last grant.
+    """
 
     id: UUID
     session_id: UUID
     epoch: int
+    lease_epoch: int
     prompt: str
     harness: str
     provider: str
@@ -47,35 +49,69 @@ class RunningTurn:
     last_source: int
 
 
+# `first_seq` is only the earliest that it can have, until the turn starts.
 INSERT = """
-INSERT INTO turns (id, session_id, epoch, state, prompt, harness, provider, model, reasoning,
+INSERT INTO turns (id, session_id, position, state, prompt, harness, provider, model, reasoning,
                    permissions, first_seq, last_seq)
-VALUES ($1, $2, $3, 'running', $4, $5, $6, $7, $8, $9, $10, $10)
+SELECT $1, $2, coalesce(max(q.position), 0) + 1, 'queued', $3, $4, $5, $6, $7, $8,
+       $9::bigint, $9 - 1
+FROM turns q WHERE q.session_id = $2 AND q.state = 'queued'
 """
 
 
-async def insert(conn: Connection, new: NewTurn) -> None:
-    """Store a turn that starts now."""
+async def insert(conn: Connection, new: NewTurn, first_seq: int) -> None:
+    """Store a turn behind those that wait. The caller holds the session."""
     await conn.execute(
         INSERT,
         new.id,
         new.session_id,
-        new.epoch,
         dumps(new.prompt),
         new.harness,
         new.provider,
         new.model,
         new.reasoning,
         new.permissions,
-        new.first_seq,
+        first_seq,
     )
 
 
-# The receipt arrives just before the turn's end; it counts, and is shown, only with it.
+START = """
+UPDATE turns SET state = 'running', epoch = $2, first_seq = $3, last_seq = $3
+WHERE id = $1 AND state = 'queued'
+"""
+
+
+async def start(conn: Connection, turn_id: UUID, epoch: int, first_seq: int) -> None:
+    """Let a turn run that has waited until now."""
+    await conn.execute(START, turn_id, epoch, first_seq)
+
+
+STARTABLE = """
+SELECT DISTINCT q.session_id FROM turns q JOIN sessions s ON s.id = q.session_id
+WHERE q.state = 'queued' AND NOT s.deleting
+  AND NOT EXISTS (SELECT FROM turns r WHERE r.session_id = q.session_id AND r.state = 'running')
+"""
+
+
+async def startable(conn: Connection) -> list[UUID]:
+    """Sessions in which a turn waits and none runs."""
+    return [row["session_id"] for row in await conn.fetch(STARTABLE)]
+
+
+QUEUED = "SELECT count(*) FROM turns WHERE session_id = $1 AND state = 'queued'"
+
+
+async def queued(conn: Connection, session_id: UUID) -> int:
+    """How many turns of a session wait."""
+    return int(await conn.fetchval(QUEUED, session_id))
+
+
+# A receipt counts, and is shown, only with the turn's end.
 GET = """
 SELECT id, session_id, state, prompt, harness, provider, model, reasoning, permissions,
        created_at, ended_at, first_seq, last_seq, error,
-       CASE WHEN state <> 'running' THEN receipt END AS receipt
+       CASE WHEN ended_at IS NOT NULL THEN receipt END AS receipt,
+       CASE WHEN ended_at IS NOT NULL THEN not_durable END AS not_durable
 FROM turns WHERE session_id = $1 AND id = $2
 """
 
@@ -85,52 +121,71 @@ async def get(conn: Connection, session_id: UUID, turn_id: UUID) -> Turn | None:
     return _turn(dict(row)) if row is not None else None
 
 
+# What was cancelled while it waited is no part of the conversation.
 PAGE = """
-SELECT epoch, id, session_id, state, prompt, harness, provider, model, reasoning, permissions,
-       created_at, ended_at, first_seq, last_seq, error,
-       CASE WHEN state <> 'running' THEN receipt END AS receipt
-FROM turns WHERE session_id = $1 AND epoch > $2 ORDER BY epoch LIMIT $3
+SELECT epoch, position, id, session_id, state, prompt, harness, provider, model, reasoning,
+       permissions, created_at, ended_at, first_seq, last_seq, error,
+       CASE WHEN ended_at IS NOT NULL THEN receipt END AS receipt,
+       CASE WHEN ended_at IS NOT NULL THEN not_durable END AS not_durable
+FROM turns
+WHERE session_id = $1 AND (epoch > $2 OR state = 'queued' AND position > $3)
+ORDER BY epoch NULLS LAST, position
+LIMIT $4
 """
+
+
+@dataclass(frozen=True)
+class InOrder:
+    """Where a turn stands: those that ran by their epoch, then those that wait."""
+
+    epoch: int = 0
+    position: int = 0
 
 
 async def page(
-    conn: Connection, session_id: UUID, *, after_epoch: int, limit: int
-) -> list[tuple[int, Turn]]:
-    """Turns in the order of the conversation, each with its epoch."""
-    rows = await conn.fetch(PAGE, session_id, after_epoch, limit)
-    return [(row["epoch"], _turn({k: v for k, v in row.items() if k != "epoch"})) for row in rows]
-
-
-RUNNING = """
-SELECT id, session_id, epoch, prompt, harness, provider, model, reasoning, permissions,
-       accepted, cancel_requested, last_source
-FROM turns WHERE state = 'running' ORDER BY created_at
-"""
-
-
-async def running(conn: Connection) -> list[RunningTurn]:
-    """Every turn that has not ended."""
-    return [_running(dict(row)) for row in await conn.fetch(RUNNING)]
+    conn: Connection, session_id: UUID, *, after: InOrder, limit: int
+) -> list[tuple[InOrder, Turn]]:
+    """Turns in the order of the conversation, each with its place."""
+    rows = await conn.fetch(PAGE, session_id, after.epoch, after.position, limit)
+    found = []
+    for row in rows:
+        fields = dict(row)
+        epoch, position = fields.pop("epoch"), fields.pop("position")
+        place = InOrder(epoch) if epoch is not None else InOrder(after.epoch, position)
+        after = place
+        found.append((place, _turn(fields)))
+    return found
 
 
 RUNNING_ONE = """
-SELECT id, session_id, epoch, prompt, harness, provider, model, reasoning, permissions,
-       accepted, cancel_requested, last_source
-FROM turns WHERE state = 'running' AND id = $1
+SELECT t.id, t.session_id, t.epoch, s.epoch AS lease_epoch, t.prompt, t.harness, t.provider,
+       t.model, t.reasoning, t.permissions, t.accepted, t.cancel_requested, t.last_source
+FROM turns t JOIN sessions s ON s.id = t.session_id
+WHERE t.state = 'running' AND t.id = $1
 """
 
 
 async def running_one(conn: Connection, turn_id: UUID) -> RunningTurn | None:
     """The turn as it stands, or None once it has ended or is deleted."""
     row = await conn.fetchrow(RUNNING_ONE, turn_id)
-    return _running(dict(row)) if row is not None else None
+    if row is None:
+        return None
+    return RunningTurn(**{**row, "prompt": json.loads(row["prompt"])})
+
+
+UNENDED = "SELECT true FROM turns WHERE id = $1 AND ended_at IS NULL"
+
+
+async def has_ended(conn: Connection, turn_id: UUID) -> bool:
+    """Whether a turn neither runs nor waits."""
+    return await conn.fetchval(UNENDED, turn_id) is None
 
 
 ACCEPTED = "UPDATE turns SET accepted = true WHERE id = $1"
 
 
 async def mark_accepted(conn: Connection, turn_id: UUID) -> None:
-    """Note that the sidecar took the run."""
+    """Note that the sidecar took the run. The caller holds the turn by `transcript.lock`."""
     await conn.execute(ACCEPTED, turn_id)
 
 
@@ -146,12 +201,40 @@ async def request_cancel(conn: Connection, session_id: UUID, turn_id: UUID) -> b
     return await conn.fetchval(REQUEST_CANCEL, session_id, turn_id) is not None
 
 
-SET_RECEIPT = "UPDATE turns SET receipt = $2 WHERE id = $1"
+CANCEL_REQUESTED = "SELECT cancel_requested FROM turns WHERE id = $1"
+
+
+async def cancel_requested(conn: Connection, turn_id: UUID) -> bool:
+    """Whether the end of a turn was asked for, through whichever process."""
+    return bool(await conn.fetchval(CANCEL_REQUESTED, turn_id))
+
+
+DROP_QUEUED = """
+UPDATE turns SET state = 'cancelled', ended_at = now()
+WHERE session_id = $1 AND state = 'queued' AND ($2::uuid IS NULL OR id = $2)
+RETURNING id
+"""
+
+
+async def drop_queued(conn: Connection, session_id: UUID, turn_id: UUID | None = None) -> int:
+    """End a turn that waits, or all that wait in a session; says how many."""
+    return len(await conn.fetch(DROP_QUEUED, session_id, turn_id))
+
+
+SET_RECEIPT = "UPDATE turns SET receipt = $2, not_durable = NULL WHERE id = $1"
 
 
 async def set_receipt(conn: Connection, turn_id: UUID, receipt: ReceiptBody) -> None:
-    """Keep the proof that came with the turn's events."""
+    """Keep the proof that came with the turn's end."""
     await conn.execute(SET_RECEIPT, turn_id, dumps(receipt.model_dump()))
+
+
+SET_NOT_DURABLE = "UPDATE turns SET receipt = NULL, not_durable = $2 WHERE id = $1"
+
+
+async def set_not_durable(conn: Connection, turn_id: UUID, why: NotDurableBody) -> None:
+    """Keep what could not be proven; the last word of a run counts."""
+    await conn.execute(SET_NOT_DURABLE, turn_id, dumps(why.model_dump()))
 
 
 FINISH = """
@@ -170,10 +253,6 @@ async def finish(
 def _turn(row: Mapping[str, Any]) -> Turn:
     decoded = {
         key: json.loads(row[key]) if row[key] is not None else None
-        for key in ("prompt", "error", "receipt")
+        for key in ("prompt", "error", "receipt", "not_durable")
     }
     return Turn(**{**row, **decoded})
-
-
-def _running(row: Mapping[str, Any]) -> RunningTurn:
-    return RunningTurn(**{**row, "prompt": json.loads(row["prompt"])})

@@ -46,7 +46,7 @@ async def list_files(
     """What is stored in a directory of the workspace."""
     wanted = workspace_path(path, root=True)
     await services.sessions.get(sid)
-    return await services.store.list_directory(sid, wanted, limit=limit, cursor=cursor)
+    return await services.stores.sessions.list_directory(sid, wanted, limit=limit, cursor=cursor)
 
 
 @router.get("/files/{path:anypath}", response_class=Response)
@@ -63,11 +63,11 @@ async def read_file(
     wanted = workspace_path(path)
     await services.sessions.get(sid)
     async with AsyncExitStack() as stack:
-        file = await stack.enter_async_context(services.store.open(sid, wanted, range))
+        file = await stack.enter_async_context(services.stores.sessions.open(sid, wanted, range))
         if file.content_range is not None and if_range is not None and if_range != file.etag:
             # the client has a part of another version: it gets all of this one
             await stack.aclose()
-            file = await stack.enter_async_context(services.store.open(sid, wanted))
+            file = await stack.enter_async_context(services.stores.sessions.open(sid, wanted))
         headers = {**file_headers(wanted, download=download), **_version(file)}
         if file.etag and if_none_match is not None and _named(file.etag, if_none_match):
             return Response(status_code=304, headers=headers)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from fastapi import APIRouter, Response
 
 from api.services import Use
-from contracts.bodies import Capabilities, Health, Readiness, SandboxList
+from contracts.bodies import Capabilities, Health, LeakList, Readiness, SandboxList
 from contracts.errors import HoldfastError
 
 router = APIRouter(tags=["system"])
@@ -28,7 +28,7 @@ async def readiness(services: Use, response: Response) -> Readiness:
     async with asyncio.TaskGroup() as group:
         tasks = {
             "database": group.create_task(_told(services.database.check)),
-            "store": group.create_task(_told(services.store.check)),
+            "store": group.create_task(_told(services.stores.check)),
             "sidecar": group.create_task(_told(services.sidecar.check)),
         }
     parts = {name: task.result() for name, task in tasks.items()}
@@ -59,3 +59,9 @@ async def capabilities(services: Use) -> Capabilities:
 async def list_sandboxes(services: Use) -> SandboxList:
     """The sandboxes that exist now."""
     return await services.sidecar.sandboxes()
+
+
+@router.get("/leaks")
+async def list_leaks(services: Use) -> LeakList:
+    """Sandboxes that live, or may live, and that nothing answers for, asked for now."""
+    return LeakList(leaks=await services.ledger.leaks())

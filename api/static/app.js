@@ -33,11 +33,20 @@ function attempt(action) {
   };
 }
 
+function mark(text) {
+  const span = document.createElement("span");
+  span.className = "bad";
+  span.textContent = text;
+  return span;
+}
+
 async function listSessions() {
   const { sessions } = await call("GET", "/sessions?limit=100");
   $("sessions").replaceChildren(...sessions.map((item) => {
     const button = document.createElement("button");
     button.textContent = item.title || `${item.harness}, ${new Date(item.created_at).toLocaleString()}`;
+    if (item.durable === false) button.append(mark(" ✗ not durable"));
+    if (item.queued) button.append(` · ${item.queued} queued`);
     if (item.id === session?.id) button.setAttribute("aria-current", "true");
     button.onclick = attempt(() => choose(item));
     const row = document.createElement("li");
@@ -73,13 +82,20 @@ function describe(event) {
     case "thought": return [event.text, "detail"];
     case "tool.call": return [`▸ ${event.title || event.kind}`, "detail"];
     case "tool.result": return [(event.output || event.status).slice(0, 4000), "detail"];
-    case "receipt": return [`✓ stored: ${event.files} files, ${event.bytes} bytes (${event.engine})`, "detail"];
+    case "receipt": return [`✓ stored: ${event.files} files, ${event.bytes} bytes (${event.engine})`, "good"];
+    case "receipt.failed": return [notDurable(event), "bad"];
     case "turn.failed":
     case "turn.interrupted": return [`${event.type}: ${event.error.message} ${event.error.hint ?? ""}`, "bad"];
     case "resume": return [`resume: ${event.rung}`, "detail"];
     case "tool.update": case "usage": case "raw": case "plan": return null;
     default: return [event.type, "detail"];
   }
+}
+
+/** What is not proven to be in the store, with the reason for each file. */
+function notDurable(event) {
+  const files = Object.entries(event.files ?? {}).map(([path, reason]) => `\n  ${path}: ${reason}`);
+  return `✗ not durable (${event.engine}): ${event.reason}${files.join("")}`;
 }
 
 function show(event) {

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from contracts import events
-from contracts.bodies import Killed, Released, RunRequest, SandboxBody
-from contracts.errors import HoldfastError, SandboxGone
+from contracts.bodies import Destroyed, Killed, Released, RunRequest, SandboxBody
+from contracts.errors import HoldfastError, SandboxGone, TurnRunning
 from sidecar.providers import registry
 from sidecar.providers.base import WORKSPACE, Command, SandboxSpec, Status
 from sidecar.runs.gateway import Gateway
@@ -193,6 +193,29 @@ class Sandboxes:
             await self._gateway.close_session(session)
         self._locks.pop(session_id, None)
         return Released(session_id=session_id, sandboxes=sandboxes, mounts=mounts)
+
+    async def destroy(self, provider_name: str, sandbox_id: str) -> Destroyed:
+        """End a sandbox that nothing answers for, and prove it; one that is gone stays gone.
+
+        Raises: UnknownProvider, TurnRunning when the session's turn may use it, SandboxError.
+        """
+        provider = self.providers[registry.check(provider_name).name]
+        lived = False
+        async for info in provider.list({}):
+            if info.sandbox_id != sandbox_id:
+                continue
+            session_id = UUID(info.labels["session"])
+            if self.lock(session_id).locked():
+                raise TurnRunning("the session's sandbox is in use", session_id=str(session_id))
+            async with self.lock(session_id):
+                live = self.live.get(session_id)
+                if live is not None and live.sandbox_id == sandbox_id:
+                    await self.end(live, _silent)
+                    lived = True
+                else:
+                    lived = await provider.destroy(sandbox_id)
+        proof = f"status is {await provider.status(sandbox_id)}"
+        return Destroyed(provider=provider_name, sandbox_id=sandbox_id, lived=lived, proof=proof)
 
     async def list(self) -> list[SandboxBody]:
         """What the providers say is there, with what we know of it."""

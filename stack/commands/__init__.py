@@ -9,7 +9,7 @@ def register(app: typer.Typer) -> None:
     """Adds the user commands to the root app."""
     # Here and not above: matrix_test itself uses this package's terminal.
     import matrix_test
-    from stack.commands import files, run, sessions
+    from stack.commands import files, run, sessions, turns
 
     app.command("new")(sessions.new)
     app.command("run")(run.run)
@@ -17,6 +17,9 @@ def register(app: typer.Typer) -> None:
     app.command("show")(sessions.show)
     app.command("files")(files.files)
     app.command("cat")(files.cat)
+    app.command("turns")(turns.turns)
+    app.command("receipt")(turns.receipt)
+    app.command("leaks")(turns.leaks)
     app.command("kill")(sessions.kill)
     app.command("rm")(sessions.rm)
     app.command("matrix")(matrix_test.matrix)

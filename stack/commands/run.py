@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from client import Holdfast
+from client.sessions import never_ran
 from contracts.bodies import Turn
 from contracts.errors import Conflict, HoldfastError
 from stack.commands import options as opt
@@ -41,6 +42,9 @@ async def run(
     provider: opt.Provider = None,
     model: opt.Model = None,
     reasoning: opt.Reasoning = None,
+    queue: Annotated[
+        bool, typer.Option("--queue", help="While a turn runs, wait for its end.")
+    ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Start it and return.")] = False,
     as_json: opt.Json = False,
 ) -> int:
@@ -64,6 +68,7 @@ async def run(
             provider=provider,
             model=model,
             reasoning=reasoning,
+            queue=queue,
         )
         if detach:
             if as_json:
@@ -81,6 +86,7 @@ async def _attend(hf: Holdfast, turn: Turn, as_json: bool) -> int:
         with _presses() as presses:
             async with asyncio.TaskGroup() as tasks:
                 watch = tasks.create_task(_obey(hf, turn, presses))
+                turn = await _started(hf, turn)
                 async with aclosing(hf.turns.follow(turn)) as events:
                     async for event in events:
                         if as_json:
@@ -95,7 +101,16 @@ async def _attend(hf: Holdfast, turn: Turn, as_json: bool) -> int:
     else:
         view.close()
         return_code = 1 if view.exit_code is None else view.exit_code
+        if never_ran(turn):
+            console(stderr=True).print(styled("turn cancelled before it started", "yellow"))
+            return_code = INTERRUPTED
     return return_code
+
+
+async def _started(hf: Holdfast, turn: Turn) -> Turn:
+    if turn.state == "queued":
+        console(stderr=True).print(styled("queued: waits for the turns before it", "dim"))
+    return await hf.turns.started(turn)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from contracts.bodies import Session, SessionPage
 from stack.commands import options as opt
@@ -112,6 +113,7 @@ async def rm(
     counts = (
         (gone.sandboxes, "sandbox" if gone.sandboxes == 1 else "sandboxes"),
         (gone.objects, plural(gone.objects, "object")),
+        (gone.state_objects, plural(gone.state_objects, "state object")),
         (gone.turns, plural(gone.turns, "turn")),
         (gone.events, plural(gone.events, "event")),
     )
@@ -119,19 +121,30 @@ async def rm(
     console().print(styled(f"removed {gone.session_id}: {told}"))
 
 
+# What is known of the last turn that ended.
+DURABLE = {True: ("yes", "green"), False: ("NO", "red"), None: ("", "")}
+
+
+def _state(session: Session) -> Text:
+    if session.running_turn is None:
+        return styled("idle", "dim")
+    waiting = f", {session.queued} queued" if session.queued else ""
+    return styled(f"running{waiting}", "yellow")
+
+
 def _table(sessions: list[Session]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("session", no_wrap=True)
-    for name in ("title", "harness", "provider", "state", "used"):
+    for name in ("title", "harness", "provider", "state", "durable", "used"):
         table.add_column(name, overflow="ellipsis", no_wrap=True)
     for session in sessions:
-        running = session.running_turn is not None
         table.add_row(
             str(session.id),
             styled(one_line(session.title, 60)),
             styled(session.harness),
             styled(session.provider),
-            styled("running", "yellow") if running else styled("idle", "dim"),
+            _state(session),
+            styled(*DURABLE[session.durable]),
             session.updated_at.astimezone().strftime("%Y-%m-%d %H:%M"),
         )
     return table

@@ -9,6 +9,7 @@ from uuid import UUID
 from rich.console import Console
 from rich.filesize import decimal
 
+from contracts.bodies import NotDurableBody, ReceiptBody
 from contracts.events import (
     TURN_ENDS,
     ErrorInfo,
@@ -21,6 +22,7 @@ from contracts.events import (
     PermissionAsked,
     Plan,
     Receipt,
+    ReceiptFailed,
     Resume,
     SandboxAttached,
     SandboxCreating,
@@ -44,6 +46,7 @@ from stack.commands.terminal import INTERRUPTED, one_line, safe, styled
 OUTPUT_LINES = 12
 OUTPUT_COLUMNS = 160
 OUTPUT_CHARS = 64_000
+SHOWN_FILES = 50
 
 
 # What tools call the one argument that tells what they do, in order of how much it tells.
@@ -66,6 +69,7 @@ class TranscriptView:
         self._speaker = ""
         self._tools: dict[str, _Tool] = {}
         self._proven: set[UUID | None] = set()
+        self._judged: set[UUID | None] = set()
         self.exit_code: int | None = None
 
     def show(self, event: Event) -> None:
@@ -74,8 +78,8 @@ class TranscriptView:
             self._speech(event)
         elif isinstance(event, ToolCall | ToolUpdate | ToolResult):
             self._tool(event)
-        elif isinstance(event, Receipt):
-            self._receipt(event)
+        elif isinstance(event, Receipt | ReceiptFailed):
+            self._verdict(event)
         elif isinstance(event, TURN_ENDS):
             self._end(event)
         elif said := remark(event):
@@ -127,14 +131,15 @@ class TranscriptView:
             told = tool.title if tool.detail in tool.title else f"{tool.title} {tool.detail}"
             self._line(f"● {one_line(told.strip() or 'tool')}", "cyan")
 
-    def _receipt(self, event: Receipt) -> None:
+    def _verdict(self, event: Receipt | ReceiptFailed) -> None:
+        self._judged.add(event.turn_id)
+        if isinstance(event, ReceiptFailed):
+            self._proven.discard(event.turn_id)
+            for line in not_durable(event):
+                self._line(line, "red")
+            return
         self._proven.add(event.turn_id)
-        self._line(
-            f"✓ receipt: {event.files} {plural(event.files, 'file')}, {decimal(event.bytes)} in"
-            f" the store by {event.engine}, manifest {event.manifest_sha256[:12]},"
-            f" {event.took:.1f} s",
-            "green",
-        )
+        self._line(receipt(event), "green")
 
     def _end(self, event: TurnCompleted | TurnFailed | TurnCancelled | TurnInterrupted) -> None:
         proven = event.turn_id in self._proven
@@ -151,13 +156,32 @@ class TranscriptView:
                 self._line(f"turn ended: {event.stop_reason}", "yellow")
             # Completed, yet nothing proves that its work is kept: that is no success.
             self.exit_code = 0 if proven else 1
-        if not proven:
+        if event.turn_id not in self._judged:
             self._line("✗ no receipt: what this turn left is not proven to be in the store", "red")
 
     def _error(self, what: str, error: ErrorInfo) -> None:
         self._line(f"✗ {what}: {error.message} ({error.code})", "red")
         if error.hint:
             self._line(f"  {error.hint}")
+
+
+def receipt(proof: Receipt | ReceiptBody) -> str:
+    """A receipt in one line."""
+    return (
+        f"✓ receipt: {proof.files} {plural(proof.files, 'file')}, {decimal(proof.bytes)} in"
+        f" the store by {proof.engine}, manifest {proof.manifest_sha256[:12]},"
+        f" {proof.took:.1f} s"
+    )
+
+
+def not_durable(why: ReceiptFailed | NotDurableBody) -> list[str]:
+    """What is not proven to be in the store, with the reason for each file."""
+    lines = [f"✗ not durable ({why.engine}): {one_line(why.reason)}"]
+    files = list(why.files.items())
+    lines += [f"    {one_line(path)}: {one_line(reason)}" for path, reason in files[:SHOWN_FILES]]
+    if len(files) > SHOWN_FILES:
+        lines.append(f"    … {len(files) - SHOWN_FILES} more files")
+    return lines
 
 
 def detail(given: Any) -> str:

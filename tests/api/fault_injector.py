@@ -22,6 +22,7 @@ from starlette.routing import Route
 
 from contracts.bodies import (
     Capabilities,
+    Destroyed,
     FileEntry,
     FilePage,
     HarnessBody,
@@ -85,6 +86,8 @@ class FaultyRun:
     journal: list[bytes] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     connections: list[int] = field(default_factory=list)
+    # lines that went out to the last connection, counted from the run's first one
+    sent: int = 0
     cancels: int = 0
     deaf: bool = False
 
@@ -114,12 +117,12 @@ class FaultyRun:
                 yield line
             return
         async with asyncio.timeout(STREAM_BOUND):
-            sent = after
+            self.sent = after
             while True:
-                for line in self.journal[sent:]:
+                for line in self.journal[self.sent :]:
                     yield line
-                    sent += 1
-                if self.ended and sent >= len(self.journal):
+                    self.sent += 1
+                if self.ended and self.sent >= len(self.journal):
                     return
                 await asyncio.sleep(0.01)
 
@@ -135,6 +138,13 @@ class FaultInjector:
         self.starts = 0
         self.live: dict[str, bytes] = {}
         self.boxes: dict[UUID, str] = {}
+        # boxes beside those: of no session, or a second one of a session
+        self.strays: list[SandboxBody] = []
+        self.destroyed: list[str] = []
+        self.destroy_errors: list[HoldfastError] = []
+        self.listings = 0
+        # what happens between a listing and the next one
+        self.after_listing: Callable[[], None] = lambda: None
         self.released: list[UUID] = []
         self.lock = threading.Lock()
 
@@ -147,6 +157,7 @@ class FaultInjector:
             Route("/runs/{turn_id:uuid}/events", self._events),
             Route("/runs/{turn_id:uuid}/cancel", self._cancel, methods=["POST"]),
             Route("/sandboxes", self._sandboxes),
+            Route("/sandboxes/{provider}/{box}", self._destroy, methods=["DELETE"]),
             Route("/sessions/{sid:uuid}/kill", self._kill, methods=["POST"]),
             Route("/sessions/{sid:uuid}", self._release, methods=["DELETE"]),
             Route("/sessions/{sid:uuid}/live", self._live),
@@ -203,7 +214,21 @@ class FaultInjector:
             SandboxBody(session_id=sid, sandbox_id=box, provider="local", state="running")
             for sid, box in self.boxes.items()
         ]
-        return _json(SandboxList(sandboxes=boxes))
+        answer = _json(SandboxList(sandboxes=[*boxes, *self.strays]))
+        self.listings += 1
+        self.after_listing()
+        return answer
+
+    async def _destroy(self, request: Request) -> Response:
+        provider, box = request.path_params["provider"], request.path_params["box"]
+        self.destroyed.append(box)
+        if self.destroy_errors:
+            raise self.destroy_errors.pop(0)
+        lived = box in {stray.sandbox_id for stray in self.strays} | set(self.boxes.values())
+        self.strays = [stray for stray in self.strays if stray.sandbox_id != box]
+        self.boxes = {sid: each for sid, each in self.boxes.items() if each != box}
+        proof = "status is gone"
+        return _json(Destroyed(provider=provider, sandbox_id=box, lived=lived, proof=proof))
 
     async def _kill(self, request: Request) -> Response:
         sid = request.path_params["sid"]

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from uuid_utils.compat import uuid7
 
-from api.store import open_store
+from api.store import open_stores
 from contracts.bodies import FilePage
 from tests.api.serving import TOKEN, Api, assert_error, make_settings, serve_api
 from tests.services import SeaweedFS
@@ -129,8 +129,8 @@ async def test_a_prefix_delete_matches_whole_segments(
     async with httpx.AsyncClient(trust_env=False) as http:
         for directory in ("a/hollow/deeper/", "ab/hollow/"):
             assert (await http.post(f"{filer}/{directory}")).is_success
-        async with open_store(api.settings) as store:
-            assert await store.delete_tree(f"{root}/a") == 2
+        async with open_stores(api.settings) as stores:
+            assert await stores.sessions.delete_tree(f"{root}/a") == 2
         assert await keys(s3, root) == [f"{root}/{name}" for name in ("a-b/4", "a.txt", "ab/3")]
         # directories without a key are gone as well, and the neighbour's are not
         assert (await http.get(f"{filer}/a/")).status_code == 404

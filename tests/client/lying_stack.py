@@ -72,7 +72,8 @@ class LyingStack:
         if self.lie != "there is no receipt":
             said.append(receipt)
         body = bodies.ReceiptBody(
-            **receipt.model_dump(include=set(bodies.ReceiptBody.model_fields))
+            **receipt.model_dump(include=set(bodies.ReceiptBody.model_fields) - {"seq"}),
+            seq=turn.first_seq + 2 + len(outputs),
         )
         listed = None if self.lie == "the turn is listed without its receipt" else body
         self.api.turns[turn.id] = turn.model_copy(update={"receipt": listed})

@@ -208,7 +208,10 @@ def test_kill_and_rm_say_what_they_did(api: FakeApi, invoke: Callable[..., Resul
     assert refused.exit_code == 1
     assert session.id in api.sessions
     result = invoke("rm", str(session.id)[:13], stdin="y\n")
-    assert f"removed {session.id}: 1 sandbox, 3 objects, 2 turns, 45 events" in result.stdout
+    assert (
+        f"removed {session.id}: 1 sandbox, 3 objects, 4 state objects, 2 turns, 45 events"
+        in result.stdout
+    )
     assert session.id not in api.sessions
     api.add_session()
     (gone,) = parse_lines(invoke("rm", "last", "--yes", "--json").stdout)

@@ -212,7 +212,12 @@ class Routes:
                 await self.api.on_delete(session.id)
             del self.api.sessions[session.id]
             gone = bodies.SessionDeleted(
-                session_id=session.id, sandboxes=1, objects=3, turns=2, events=45
+                session_id=session.id,
+                sandboxes=1,
+                objects=3,
+                state_objects=4,
+                turns=2,
+                events=45,
             )
             return _json(gone)
         return _json(session)

@@ -1,0 +1,195 @@
+"""The ledger of sandboxes, held against what the providers say: proofs of death, and leaks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from api.db import sandboxes, sessions
+from api.db.pool import Database
+from api.db.sandboxes import Entry
+from api.sidecar import Sidecar
+from contracts.bodies import Leak, SandboxBody
+from contracts.errors import HoldfastError
+
+log = logging.getLogger(__name__)
+
+# An entry that cannot be checked (its provider cannot be asked) is told after this long.
+UNPROVEN_AFTER = timedelta(seconds=60)
+# Any number will do as long as nothing else in this database locks it.
+LOCK = 0x6C656467
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What the providers say is alive, and which of them could be asked."""
+
+    boxes: list[SandboxBody]
+    asked: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Suspects:
+    # boxes that nothing answers for
+    unknown: list[Leak]
+    # what is wrong and is not ours to end
+    others: list[Leak]
+
+
+class Ledger:
+    def __init__(self, database: Database, sidecar: Sidecar, reconcile_every: float) -> None:
+        self._database = database
+        self._sidecar = sidecar
+        self._reconcile_every = reconcile_every
+
+    @contextlib.asynccontextmanager
+    async def serve(self) -> AsyncIterator[None]:
+        """Reconcile every so often for the time of the block."""
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(self._run())
+            try:
+                yield
+            finally:
+                task.cancel()
+
+    async def leaks(self) -> list[Leak]:
+        """What lives, or may live, and nothing answers for, as the providers tell it now.
+
+        Raises: SidecarUnavailable, DatabaseUnavailable, SandboxError.
+        """
+        found = await self._confirmed()
+        return [*found.unknown, *found.others]
+
+    async def reconcile(self) -> None:
+        """Close entries whose box is gone, and end boxes that nothing answers for.
+
+        Raises: SidecarUnavailable, DatabaseUnavailable, SandboxError.
+        """
+        async with self._database.alone(LOCK) as alone:
+            if not alone:
+                return
+            for leak in (await self._confirmed()).unknown:
+                await self._end(leak)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._reconcile_every)
+            try:
+                await self.reconcile()
+            except HoldfastError as error:
+                log.info("the ledger was not reconciled: %s", error.message)
+            except Exception:  # the boundary: a failed pass must not end the service
+                log.exception("the ledger was not reconciled")
+
+    async def _confirmed(self) -> Suspects:
+        """Looked at twice: a box that is on its way in or out is no leak."""
+        first = await self._look()
+        if not first.unknown and not first.others:
+            return first
+        second = await self._look()
+        return Suspects(
+            _also_in(second.unknown, first.unknown), _also_in(second.others, first.others)
+        )
+
+    async def _look(self) -> Suspects:
+        async with self._database.connection() as conn:
+            before = await sandboxes.unproven(conn)
+        listed = await self._listed()
+        for entry in before:
+            await self._bring_in_line(entry, listed)
+        async with self._database.connection() as conn:
+            entries = await sandboxes.unproven(conn)
+            in_use = await sandboxes.sessions_in_use(conn)
+        known = {(entry.provider, entry.provider_id) for entry in entries}
+        unknown = [
+            _leak(box, "no entry of the ledger knows it")
+            for box in listed.boxes
+            if box.session_id not in in_use and (box.provider, box.sandbox_id) not in known
+        ]
+        others = [*_rivals(listed.boxes), *_unchecked(entries, listed.asked)]
+        return Suspects(unknown, others)
+
+    async def _listed(self) -> Listed:
+        able = await self._sidecar.capabilities()
+        told = await self._sidecar.sandboxes()
+        return Listed(
+            [box for box in told.sandboxes if box.state != "gone"],
+            frozenset(provider.name for provider in able.providers if provider.available),
+        )
+
+    async def _bring_in_line(self, entry: Entry, listed: Listed) -> None:
+        if entry.in_use or entry.provider not in listed.asked:
+            return
+        boxes = [
+            box.sandbox_id
+            for box in listed.boxes
+            if (box.provider, box.session_id) == (entry.provider, entry.session_id)
+        ]
+        if entry.provider_id in boxes or (entry.provider_id is None and len(boxes) > 1):
+            return
+        async with self._database.transaction() as conn:
+            locked = await sessions.lock(conn, entry.session_id)
+            if locked is None or locked.running_turn is not None:
+                return
+            if entry.state == "intent" and boxes:
+                await sandboxes.adopt(conn, entry, boxes[0])
+            else:
+                at = datetime.now(UTC).isoformat(timespec="seconds")
+                await sandboxes.close(conn, entry, f"not listed by {entry.provider} at {at}")
+
+    async def _end(self, leak: Leak) -> None:
+        assert leak.sandbox_id is not None
+        assert leak.session_id is not None
+        try:
+            ended = await self._sidecar.destroy(leak.provider, leak.sandbox_id)
+        except HoldfastError as error:
+            log.warning("leaked sandbox %s was not ended: %s", leak.sandbox_id, error.message)
+            return
+        log.warning("leaked sandbox %s was ended: %s", leak.sandbox_id, ended.proof)
+        async with self._database.connection() as conn:
+            await sandboxes.mark_destroyed(conn, leak.session_id, leak.sandbox_id, ended.proof)
+
+
+def _leak(box: SandboxBody, reason: str) -> Leak:
+    return Leak(
+        provider=box.provider,
+        sandbox_id=box.sandbox_id,
+        session_id=box.session_id,
+        since=box.created_at,
+        reason=reason,
+    )
+
+
+def _rivals(boxes: Sequence[SandboxBody]) -> list[Leak]:
+    counts: Counter[UUID] = Counter(box.session_id for box in boxes)
+    return [
+        _leak(box, f"its session has {counts[box.session_id]} living sandboxes")
+        for box in boxes
+        if counts[box.session_id] > 1
+    ]
+
+
+def _unchecked(entries: Iterable[Entry], asked: frozenset[str]) -> list[Leak]:
+    oldest = datetime.now(UTC) - UNPROVEN_AFTER
+    return [
+        Leak(
+            provider=entry.provider,
+            sandbox_id=entry.provider_id,
+            session_id=entry.session_id,
+            since=entry.created_at,
+            reason=f"its death is not proven: {entry.provider} cannot be asked",
+        )
+        for entry in entries
+        if entry.provider not in asked and not entry.in_use and entry.created_at < oldest
+    ]
+
+
+def _also_in(now: Iterable[Leak], before: Iterable[Leak]) -> list[Leak]:
+    seen = {(leak.provider, leak.sandbox_id, leak.session_id) for leak in before}
+    return [leak for leak in now if (leak.provider, leak.sandbox_id, leak.session_id) in seen]
