@@ -81,6 +81,10 @@ test: setup check install ## Everything that CI runs; PYTEST_ARGS adds to pytest
 matrix: setup ## Every harness on every provider, on the running stack; ARGS="--providers local"
 	@$(BIN)/python matrix_test.py $(ARGS)
 
+.PHONY: chaos
+chaos: setup install ## Kill everything at random, ROUNDS=200 times, and look for what was lost; SEED=, ENGINE=geesefs
+	@$(BIN)/python -m tests.chaos --rounds $(or $(ROUNDS),200) $(if $(SEED),--seed $(SEED)) --engine $(or $(ENGINE),weed)
+
 .PHONY: bench
 bench: setup ## All benchmarks
-	@set -e; for script in bench/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+	@set -e; for script in $$(grep -l __main__ bench/*.py); do echo "== $$script"; $(BIN)/python $$script; done

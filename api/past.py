@@ -12,7 +12,6 @@ from api.db.past import PastRow
 from api.db.pool import Database
 from api.db.turns import RunningTurn
 from contracts.bodies import PastTurn
-from contracts.events import Message, Plan, ToolCall, ToolResult, decode
 
 PROMPT_CHARS = 4_000
 SAID_CHARS = 8_000
@@ -54,33 +53,32 @@ def _told(row: PastRow) -> PastTurn:
     tools: list[str] = []
     paths: list[str] = []
     plan: list[Any] = []
-    for stored in row.events:
-        match decode(stored.body):
-            case Message(role="assistant") as message:
-                said.append(message.text)
-            case ToolCall() as call:
-                if call.title:
-                    tools.append(call.title[:TITLE_CHARS])
-                paths += call.paths
-            case ToolResult() as result:
-                paths += [*result.paths, *_changed(result.diffs)]
-            case Plan() as latest:
-                plan = [entry for entry in latest.entries if isinstance(entry, dict)]
+    for body in row.events:
+        # not through the models: they were checked when they were stored, and there are thousands
+        event: dict[str, Any] = json.loads(body)
+        match event:
+            case {"type": "message", "role": "assistant", "text": text}:
+                said.append(text)
+            case {"type": "tool.call"}:
+                tools += [event["title"][:TITLE_CHARS]] if event.get("title") else []
+                paths += event.get("paths", [])
+            case {"type": "tool.result"}:
+                paths += [*event.get("paths", []), *_changed(event.get("diffs", []))]
+            case {"type": "plan", "entries": entries}:
+                plan = [entry for entry in entries if isinstance(entry, dict)]
             case _:
                 pass
-    text, unique = "".join(said), list(dict.fromkeys(paths))
-    # the turn's first two events are its start and its prompt
-    unread = bool(row.events) and row.events[0].seq > row.first_seq + 1
+    whole_text, unique = "".join(said), list(dict.fromkeys(paths))
     fields = {
         "prompt": whole[:PROMPT_CHARS],
-        "said": text[-SAID_CHARS:],
+        "said": whole_text[-SAID_CHARS:],
         "tools": tools[-TOOLS:],
         "paths": unique[-PATHS:],
         "plan": plan,
         "error": json.loads(row.error).get("message") if row.error is not None else None,
     }
-    over = (len(whole) > PROMPT_CHARS, len(text) > SAID_CHARS, len(tools) > TOOLS)
-    cut = unread or any(over) or len(unique) > PATHS
+    over = (len(whole) > PROMPT_CHARS, len(whole_text) > SAID_CHARS, len(tools) > TOOLS)
+    cut = row.unread or any(over) or len(unique) > PATHS
     return PastTurn(
         turn_id=row.turn_id,
         epoch=row.epoch,

@@ -59,8 +59,14 @@ async def differences(files: Files, manifest: Manifest) -> AsyncGenerator[Differ
     wanted = [entry for entry in manifest.entries if entry.kind == "file"]
     for start in range(0, len(wanted), READERS):
         batch = wanted[start : start + READERS]
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_compare(files, manifest, entry)) for entry in batch]
+        trouble: BaseException | None = None
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(_compare(files, manifest, entry)) for entry in batch]
+        except* errors.HoldfastError as several:
+            trouble = several.exceptions[0]  # as itself: the caller knows nothing of the tasks
+        if trouble is not None:
+            raise trouble
         for task in tasks:
             difference = task.result()
             if difference is not None:

@@ -13,7 +13,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from contracts.errors import HoldfastError, InvalidInput, NotFound, Unauthenticated
+from contracts.errors import (
+    HoldfastError,
+    InvalidInput,
+    NotFound,
+    StoreUnavailable,
+    Unauthenticated,
+)
 from sidecar import routes
 from sidecar.boxhost.boxes import Boxes
 from sidecar.boxhost.mounts import Mounts
@@ -21,12 +27,14 @@ from sidecar.providers.local import LocalProvider
 from sidecar.runs.engine import Runs
 from sidecar.runs.gateway import Gateway
 from sidecar.runs.live import LiveSandboxes
-from sidecar.runs.sandboxes import Sandboxes
+from sidecar.runs.sandboxes import Sandboxes, Warmth
 from sidecar.runs.states import States
 from sidecar.settings import Settings
 from sidecar.workspace.choice import EngineChoice, choose
-from sidecar.workspace.engine import HostMounted
 from sidecar.workspace.geesefs import Geesefs, with_geesefs
+from sidecar.workspace.host_mounted import HostMounted
+from sidecar.workspace.iam import SessionKeys
+from sidecar.workspace.manifest import Manifests
 from sidecar.workspace.store import Store, StoreAddress
 from sidecar.workspace.weed import Weed, with_weed
 
@@ -46,14 +54,22 @@ def create_app(settings: Settings) -> FastAPI:
             bucket=settings.s3_bucket,
         )
         gateway = Gateway(settings.gateway_control)
-        async with Store.open(address) as store, contextlib.aclosing(gateway):
-            local = _local(settings, engine, address, store)
+        async with (
+            Store.open(address) as store,
+            SessionKeys.open(address) as keys,
+            contextlib.aclosing(gateway),
+        ):
+            local = _local(settings, engine, address, store, keys)
+            try:
+                await local.sweep()
+            except StoreUnavailable as error:
+                log.warning("keys of mounts that are gone are not revoked yet: %s", error)
             sandboxes = Sandboxes(
                 {"local": local},
                 engine,
                 gateway,
                 LiveSandboxes(settings.data_dir),
-                settings.warm_seconds,
+                Warmth(settings.warm_seconds, settings.warm_sandboxes),
             )
             models = {"anthropic": settings.anthropic_model, "openai": settings.openai_model}
             states = States(store.in_bucket(settings.s3_state_bucket))
@@ -76,12 +92,19 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _local(
-    settings: Settings, engine: EngineChoice, address: StoreAddress, store: Store
+    settings: Settings,
+    engine: EngineChoice,
+    address: StoreAddress,
+    store: Store,
+    keys: SessionKeys,
 ) -> HostMounted:
     data, run = settings.data_dir, settings.run_dir
     mounts = Mounts(data)
+    manifests = Manifests(store.in_bucket(settings.s3_state_bucket))
+    boxes = Boxes(data, run, settings.bwrap)
+    boxes.thaw_all()  # a sidecar that died in a barrier left its box frozen
     provider = LocalProvider(
-        Boxes(data, run, settings.bwrap),
+        boxes,
         {
             "/opt/harness": settings.harness_dir,
             "/opt/node/bin/node": settings.node.resolve(),
@@ -89,9 +112,10 @@ def _local(
     )
     if engine.name == "geesefs":
         assert settings.geesefs is not None
-        return with_geesefs(provider, Geesefs(settings.geesefs, address), mounts, store)
+        geesefs = Geesefs(settings.geesefs, address)
+        return with_geesefs(provider, geesefs, mounts, store, manifests, keys)
     weed = Weed(settings.weed, settings.filer, settings.s3_bucket, data / "cache", run / "weed")
-    return with_weed(provider, weed, mounts, store)
+    return with_weed(provider, weed, mounts, store, manifests, keys)
 
 
 def _render_errors(app: FastAPI) -> None:

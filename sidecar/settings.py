@@ -30,6 +30,7 @@ class Settings(BaseSettings):
     geesefs: Path | None = None
     workspace: EngineName = "auto"
     warm_seconds: float = 600
+    warm_sandboxes: int = 8
     gateway_control: Path
     default_harness: str = "claude"
     default_provider: str = "local"

@@ -43,3 +43,25 @@ async def background() -> AsyncIterator[Background]:
     for task in tasks.tasks:
         if not task.cancelled() and (error := task.exception()) is not None:
             raise error
+
+
+async def finish(work: Coroutine[Any, Any, None], bound: float) -> None:
+    """Run a cleanup to its end although the caller is cancelled meanwhile.
+
+    Raises: TimeoutError, after `bound` seconds.
+    """
+
+    async def bounded() -> None:
+        async with asyncio.timeout(bound):
+            await work
+
+    task = asyncio.create_task(bounded())
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
+    await task

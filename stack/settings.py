@@ -54,7 +54,9 @@ class Settings(BaseSettings):
     default_provider: str = "local"
     workspace: Literal["auto", "geesefs", "weed"] = "auto"
     warm_seconds: float | None = Field(None, ge=0)
+    warm_sandboxes: int | None = Field(None, ge=0)
     s3_bucket: str = "sessions"
+    s3_proxy: str | None = None
     anthropic_model: str | None = None
     openai_model: str | None = None
 

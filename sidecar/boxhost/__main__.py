@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from sidecar.boxhost.boxes import Boxes
+from sidecar.boxhost.boxes import Boxes, BoxFailed
 from sidecar.boxhost.mounts import Mounts
 
 
@@ -24,8 +24,18 @@ class Settings(BaseSettings):
 
 
 async def stop_all(settings: Settings) -> None:
-    boxes = await Boxes(settings.data_dir, settings.run_dir, settings.bwrap).stop_all()
-    mounts = await Mounts(settings.data_dir).stop_all()
+    all_boxes, all_mounts = (
+        Boxes(settings.data_dir, settings.run_dir, settings.bwrap),
+        Mounts(settings.data_dir),
+    )
+    mounts = 0
+    try:
+        boxes = await all_boxes.stop_all()
+    except BoxFailed:
+        # A process that waits for a hanging file system cannot die before the daemon does.
+        mounts = await all_mounts.stop_all(gently=False)
+        boxes = await all_boxes.stop_all()
+    mounts += await all_mounts.stop_all()
     if boxes or mounts:
         sys.stdout.write(f"ended {boxes} boxes and {mounts} mounts\n")
 

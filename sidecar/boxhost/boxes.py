@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sidecar.boxhost import processes
+from sidecar.boxhost import freezer, processes
 from sidecar.boxhost.processes import ProcessId, ProcessInfo
 from sidecar.boxhost.uids import Uids
 
@@ -228,10 +228,38 @@ class Boxes:
         for process in (box.first, box.keeper):
             processes.kill(process, signal.SIGKILL)
         for process in (box.first, box.keeper):
-            if not await processes.wait_gone(process, KILL_SECONDS):
+            if not await self._is_gone(box, process):
                 raise BoxFailed(f"process {process.pid} of box {box_id} survived SIGKILL")
+        await freezer.remove(self._root / box_id)
         await asyncio.to_thread(self._remove, box)
         return lived
+
+    async def _is_gone(self, box: Box, process: ProcessId) -> bool:
+        """A frozen process dies when it is thawed, before it runs on; and a barrier that does not
+        know of the kill may freeze it once more."""
+        for _ in range(KILL_SECONDS * 10):
+            self.thaw(box.id)
+            if await processes.wait_gone(process, 0.1):
+                return True
+        return False
+
+    async def freeze(self, box: Box) -> None:
+        """Stop every process of the box; commands that enter it later run.
+
+        Raises: BoxFailed, when one would not stop; then none is.
+        """
+        try:
+            await freezer.freeze(self._root / box.id, box.first, box.pid_namespace)
+        except freezer.FreezeFailed as error:
+            raise BoxFailed(f"box {box.id}: {error}") from error
+
+    def thaw(self, box_id: str) -> bool:
+        """Let the box's processes go on; False if none was ever frozen. Idempotent."""
+        return freezer.thaw(self._root / box_id)
+
+    def thaw_all(self) -> int:
+        """Let go on what a predecessor froze and did not thaw; how many boxes it may have been."""
+        return sum(self.thaw(path.name) for path in self._root.glob("*"))
 
     def _remove(self, box: Box) -> None:
         Path(box.agent_socket).unlink(missing_ok=True)

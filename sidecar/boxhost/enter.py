@@ -11,9 +11,10 @@ import os
 import resource
 import signal
 import sys
-from pathlib import Path
+import warnings  # noqa: F401 - execvpe imports it, and inside the box there is no library
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+# Not pathlib: importing it takes as long as all the rest, and this runs for every command.
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # noqa: PTH120
 
 import namespaces as ns  # type: ignore[import-not-found]
 

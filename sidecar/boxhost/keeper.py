@@ -12,22 +12,19 @@ leads to the agent server's TCP port in the box. No process and no socket file o
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # noqa: PTH120
 
 import namespaces as ns  # type: ignore[import-not-found]
 
 STAGE = "/mnt"  # inside the keeper's own mount namespace
-CHUNK = 64 * 1024
 READY_SECONDS = 20
 # Said aloud: asyncio sets TCP_NODELAY only on a socket that knows its protocol, and without it
 # every small answer waits 40 ms.
@@ -87,64 +84,6 @@ def wait_until_up(fd: int) -> None:
         raise RuntimeError("the box ended while it was being set up")
 
 
-async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while data := await reader.read(CHUNK):
-            writer.write(data)
-            await writer.drain()
-        if writer.can_write_eof():
-            writer.write_eof()
-    except (ConnectionError, OSError):
-        writer.close()
-
-
-class Keeper:
-    def __init__(self, box: dict[str, Any]) -> None:
-        self.box = box
-        self.pipes: set[asyncio.Task[None]] = set()
-
-    async def carry(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, family: int, address: Any
-    ) -> None:
-        there = socket.socket(family, socket.SOCK_STREAM, TCP if family == socket.AF_INET else 0)
-        there.setblocking(False)
-        try:
-            await asyncio.get_running_loop().sock_connect(there, address)
-            far_reader, far_writer = await asyncio.open_connection(sock=there)
-        except OSError:
-            there.close()
-            writer.close()
-            return
-        try:
-            async with asyncio.TaskGroup() as both:
-                both.create_task(pump(reader, far_writer))
-                both.create_task(pump(far_reader, writer))
-        finally:
-            far_writer.close()
-            writer.close()
-
-    async def to_gateway(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self.carry(reader, writer, socket.AF_UNIX, self.box["gateway_socket"])
-
-    async def to_agent(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self.carry(reader, writer, socket.AF_INET, ("127.0.0.1", self.box["agent_port"]))
-
-    async def serve(self, bwrap: subprocess.Popen[bytes], inside: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        ended = asyncio.Event()
-        fd = os.pidfd_open(bwrap.pid)
-        loop.add_reader(fd, ended.set)
-        loop.add_signal_handler(signal.SIGTERM, bwrap.kill)
-        path = self.box["agent_socket"]
-        outward = await asyncio.start_unix_server(self.to_agent, path)
-        os.chmod(path, 0o600)  # noqa: PTH101
-        inward = await asyncio.start_server(self.to_gateway, sock=inside)
-        say({"ok": True, **self.box["found"]})
-        async with outward, inward:
-            await ended.wait()
-        os.unlink(path)  # noqa: PTH108
-
-
 def say(answer: dict[str, Any]) -> None:
     os.write(1, json.dumps(answer).encode() + b"\n")
     os.close(1)
@@ -159,6 +98,14 @@ def listen_inside(child: int, port: int) -> socket.socket:
     ns.setns(network)
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, TCP)
     listener.bind(("127.0.0.1", port))
+    listener.listen(128)
+    return listener
+
+
+def listen_outside(path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(path)
+    os.chmod(path, 0o600)  # noqa: PTH101
     listener.listen(128)
     return listener
 
@@ -184,11 +131,17 @@ def main() -> None:
         wait_until_up(up_read)
         signal.alarm(0)
         inside = listen_inside(info["child-pid"], box["gateway_port"])
-        box["found"] = {"child_pid": info["child-pid"], "pid_namespace": info["pid-namespace"]}
+        outside = listen_outside(box["agent_socket"])
     except (OSError, RuntimeError) as error:
         say({"ok": False, "error": str(error)})
         sys.exit(1)
-    asyncio.run(Keeper(box).serve(bwrap, inside))
+    # Whoever connects from now on waits until the imports are done, which are not waited for.
+    say({"ok": True, "child_pid": info["child-pid"], "pid_namespace": info["pid-namespace"]})
+    import asyncio
+
+    from carrying import Keeper  # type: ignore[import-not-found]
+
+    asyncio.run(Keeper(box).serve(bwrap, outside, inside))
 
 
 if __name__ == "__main__":

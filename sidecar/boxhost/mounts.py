@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,16 @@ class Mounts:
         """Whom the workspace's files belong to on this host."""
         uid = self._uids.of(session_id)
         return os.geteuid() if uid is None else uid
+
+    def host(self) -> str:
+        """A name for this data directory, made at the first call."""
+        path = self._root / "host"
+        if not path.exists():
+            self._root.mkdir(parents=True, exist_ok=True)
+            new = path.with_suffix(f".{os.getpid()}")
+            new.write_text(secrets.token_hex(4))
+            new.rename(path)
+        return path.read_text()
 
     def parent(self, session_id: str) -> Path:
         """The directory to bind into a box; made if it is not there."""
@@ -131,20 +142,36 @@ class Mounts:
         Raises: MountFailed, when the daemon survives SIGKILL.
         """
         mount = self.get(session_id)
-        if mount is None:
+        path = self._root / session_id / "workspace"
+        if mount is None and not _is_fuse(path):
             return False
-        if gently and mount.alive():
-            await _run_umount(mount.path, lazy=False)
-            await processes.wait_gone(mount.daemon, KILL_SECONDS)
-        processes.kill(mount.daemon, signal.SIGKILL)
-        if not await processes.wait_gone(mount.daemon, KILL_SECONDS):
-            raise MountFailed(f"{mount.engine} daemon {mount.daemon.pid} survived SIGKILL")
+        if mount is not None:
+            if gently and mount.alive():
+                await _run_umount(path, lazy=False)
+                await processes.wait_gone(mount.daemon, KILL_SECONDS)
+            await _end_daemon(mount.daemon)
+        # A daemon without a record: its sidecar died between the two.
+        await self.end_strays(_serving(path))
         # Only now: a lazy unmount under a living daemon would leave a writer nobody sees.
-        while _is_fuse(mount.path) and await _run_umount(mount.path, lazy=True):
+        while _is_fuse(path) and await _run_umount(path, lazy=True):
             pass
-        mount.path.chmod(0o555)
+        path.chmod(0o555)
         self._record(session_id).unlink(missing_ok=True)
         return True
+
+    async def end_strays(self, serves: Callable[[Sequence[str]], bool]) -> int:
+        """Kill every daemon on this host, of whichever data directory, whose arguments say that
+        it serves what is asked for, and prove its end; how many there were.
+
+        Raises: MountFailed, when one survives SIGKILL.
+        """
+        count = 0
+        # An agent may start what it likes with any argument, but in a namespace of its own.
+        for process in processes.in_our_pid_namespace():
+            if serves(process.argv):
+                await _end_daemon(process.id)
+                count += 1
+        return count
 
     async def forget(self, session_id: str) -> bool:
         """Unmount, and remove the session's directories and uid from this host."""
@@ -156,12 +183,13 @@ class Mounts:
         self._uids.release(session_id)
         return was_mounted
 
-    async def stop_all(self) -> int:
+    async def stop_all(self, *, gently: bool = True) -> int:
         """Unmount everything, also what a crash left without a record; how many there were."""
         count = 0
         for mount in self.all():
-            count += await self.unmount(mount.session_id)
+            count += await self.unmount(mount.session_id, gently=gently)
         for path in _mountpoints_below(self._root):
+            await self.end_strays(_serving(path))
             await _run_umount(path, lazy=True)
         return count
 
@@ -193,6 +221,17 @@ class Mounts:
         new = self._root / f"{mount.session_id}.json.new"
         new.write_text(json.dumps(record))
         new.rename(self._record(mount.session_id))
+
+
+def _serving(path: Path) -> Callable[[Sequence[str]], bool]:
+    """Whether a command line is that of weed or geesefs at this mountpoint."""
+    return lambda argv: f"-dir={path}" in argv or ("-f" in argv and argv[-1] == str(path))
+
+
+async def _end_daemon(daemon: ProcessId) -> None:
+    processes.kill(daemon, signal.SIGKILL)
+    if not await processes.wait_gone(daemon, KILL_SECONDS):
+        raise MountFailed(f"the mount's daemon {daemon.pid} survived SIGKILL")
 
 
 def _mountinfo() -> list[tuple[Path, str]]:

@@ -123,12 +123,17 @@ def in_pid_namespace(namespace: int) -> Iterator[ProcessInfo]:
             argv = (entry / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
             yield ProcessInfo(
                 id=process,
-                inner_pid=_inner_pid(entry),
+                inner_pid=inner_pid(int(name)),
                 argv=tuple(arg.decode("utf-8", "replace") for arg in argv),
                 exe=_exe(entry),
             )
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
+
+
+def in_our_pid_namespace() -> Iterator[ProcessInfo]:
+    """Every living process of the host, or of the container we run in; none of a box."""
+    return in_pid_namespace((PROC / "self/ns/pid").stat().st_ino)
 
 
 def environment_has(process: ProcessId, marker: bytes) -> bool:
@@ -139,6 +144,31 @@ def environment_has(process: ProcessId, marker: bytes) -> bool:
         return False
 
 
+def parent_pid(pid: int) -> int:
+    """0 for a process that is gone."""
+    fields = _stat_fields(pid)
+    return 0 if fields is None else int(fields[1])
+
+
+def command(pid: int) -> str:
+    try:
+        return (PROC / str(pid) / "comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return "gone"
+
+
+def thread_states(pid: int) -> str:
+    """One letter per thread, as `ps` shows them; none for a process that is gone."""
+    states = ""
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+            fields = _stat_fields(f"{pid}/task/{thread}")
+            states += fields[0] if fields is not None else ""
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return states
+
+
 def _exe(entry: Path) -> str:
     try:
         return str((entry / "exe").readlink())
@@ -146,14 +176,15 @@ def _exe(entry: Path) -> str:
         return ""
 
 
-def _inner_pid(entry: Path) -> int:
-    for line in (entry / "status").read_text().splitlines():
+def inner_pid(pid: int) -> int:
+    """Its pid inside its own PID namespace. Raises: FileNotFoundError, ProcessLookupError."""
+    for line in (PROC / str(pid) / "status").read_text().splitlines():
         if line.startswith("NSpid:"):
             return int(line.split()[-1])
     return 0
 
 
-def _stat_fields(pid: int) -> list[str] | None:
+def _stat_fields(pid: int | str) -> list[str] | None:
     try:
         stat = (PROC / str(pid) / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

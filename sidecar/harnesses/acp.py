@@ -81,7 +81,8 @@ class AcpConnection:
             ):
                 text = await answer.text()
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise HarnessStartFailed(f"{agent} did not start: {error or 'no answer'}") from error
+            said = str(error) or f"no answer in {START_SECONDS} s"
+            raise HarnessStartFailed(f"{agent} did not start: {said}") from error
         if not answer.ok or "error" in _object(text):
             raise HarnessStartFailed(f"{agent} did not start: {text[:1000]}")
         return connection

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 import aiohttp
 
 from contracts.errors import FileMissing, HarnessStartFailed, Unreachable
-from sidecar.providers.base import HOME, Command, Sandbox
+from sidecar.providers.base import HOME, Command, Sandbox, SandboxProcess
 
 PORT = 2468
 START_SECONDS = 20
@@ -60,7 +60,10 @@ async def ensure_running(
     server = [f"{BIN}/sandbox-agent", "server", "--no-token", "--no-telemetry"]
     server += ["--host", "127.0.0.1", "--port", str(PORT)]
     await sandbox.spawn(
-        Command(["/bin/sh", "-c", START_SCRIPT, "sh", *server], env={**ENVIRONMENT, **env})
+        # In HOME: from a workspace that was mounted anew under it, it could start nothing more.
+        Command(
+            ["/bin/sh", "-c", START_SCRIPT, "sh", *server], cwd=HOME, env={**ENVIRONMENT, **env}
+        )
     )
     try:
         async with asyncio.timeout(START_SECONDS):
@@ -72,6 +75,10 @@ async def ensure_running(
         raise HarnessStartFailed(
             f"sandbox-agent did not answer in {START_SECONDS} s: {await _log(sandbox)}"
         ) from None
+
+
+def is_server(process: SandboxProcess) -> bool:
+    return process.argv[0] == f"{BIN}/sandbox-agent"
 
 
 async def _healthy(http: aiohttp.ClientSession) -> bool:

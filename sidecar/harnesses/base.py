@@ -10,7 +10,9 @@ from sidecar.harnesses.state import StatePaths
 
 if TYPE_CHECKING:
     from sidecar.harnesses.acp import AcpConnection
+    from sidecar.providers.base import SandboxProcess
 
+ROOT = "/opt/harness/"  # where the harnesses are in every sandbox
 GATEWAY_TOKEN = "holdfast"
 SCRIPTED_MODEL = "scripted-1"
 
@@ -21,6 +23,24 @@ class Choice:
 
     model: str | None = None
     reasoning: str | None = None
+
+
+def program(harness: Harness, process: SandboxProcess) -> str:
+    """What of the harness a process was started as; empty for a process that is none of it."""
+    *words, _ = process.argv  # the last one is the file that it was started from
+    if words and words[0] in harness.titles:
+        return words[0]
+    for word in words[:2]:
+        if word.startswith(ROOT) and any(part in word for part in harness.programs):
+            return word
+    return ""
+
+
+def belongs(harness: Harness, process: SandboxProcess) -> bool:
+    """Whether it is the harness, its adapter, or a tool of its own tree."""
+    exe = process.argv[-1]
+    own = exe.startswith(ROOT) and any(part in exe for part in harness.programs)
+    return own or bool(program(harness, process))
 
 
 class Harness(Protocol):
@@ -41,6 +61,11 @@ class Harness(Protocol):
     @property
     def reload_after_cancel(self) -> bool:
         """Whether a cancelled tool lives on until the session is closed and loaded again."""
+        ...
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """Parts of the paths below ROOT that its processes are started from."""
         ...
 
     @property

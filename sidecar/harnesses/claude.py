@@ -22,6 +22,7 @@ class Claude:
     family = "anthropic"
     efforts = ("low", "medium", "high")
     reload_after_cancel = False
+    programs: tuple[str, ...] = ("claude-agent-",)
     titles: tuple[str, ...] = ()
     state = StatePaths(kept=(".claude/projects",))
 

@@ -18,6 +18,7 @@ class Codex:
     family = "openai"
     efforts = ("minimal", "low", "medium", "high")
     reload_after_cancel = True
+    programs: tuple[str, ...] = ("codex",)
     titles: tuple[str, ...] = ()
     state = StatePaths(kept=(".codex/sessions",))
 

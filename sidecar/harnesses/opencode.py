@@ -30,6 +30,7 @@ class Opencode:
     family = "openai"
     efforts = ("low", "medium", "high")
     reload_after_cancel = False
+    programs: tuple[str, ...] = ("opencode",)
     titles: tuple[str, ...] = ()
     state = StatePaths(
         kept=(DATA,),

@@ -19,6 +19,7 @@ class Pi:
     family = "openai"
     efforts = ("off", "minimal", "low", "medium", "high", "xhigh")
     reload_after_cancel = False
+    programs: tuple[str, ...] = ("pi-acp", "pi-coding-agent")
     titles: tuple[str, ...] = ("pi",)
     state = StatePaths(kept=(".pi/agent/sessions",))
 
@@ -47,7 +48,14 @@ class Pi:
                 }
             }
         }
-        settings = {"defaultProvider": "gateway", "defaultModel": model, "quietStartup": True}
+        settings = {
+            "defaultProvider": "gateway",
+            "defaultModel": model,
+            "quietStartup": True,
+            # pi-acp calls a turn ended when its model fails, and pi would go on with it behind our
+            # back: what can be asked again is asked again within the request.
+            "retry": {"enabled": False, "provider": {"maxRetries": 4}},
+        }
         return {
             ".pi/agent/models.json": json.dumps(models),
             ".pi/agent/settings.json": json.dumps(settings),

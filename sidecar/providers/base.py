@@ -33,6 +33,7 @@ class Capabilities:
 
     mount: Literal["host", "in_box", "none"]
     suspend: bool = False
+    freeze: bool = False
     max_lifetime: float | None = None
 
 
@@ -146,6 +147,18 @@ class Sandbox(Protocol):
 
     async def kill(self, processes: Sequence[SandboxProcess]) -> None:
         """SIGKILL these, and return when they are gone."""
+        ...
+
+    async def freeze(self) -> None:
+        """Stop every process until `thaw`; when it raises, none is stopped. What is executed in a
+        frozen sandbox runs.
+
+        Raises: SandboxGone, Unreachable, Unsupported.
+        """
+        ...
+
+    async def thaw(self) -> None:
+        """Idempotent; a sandbox that is gone has nothing to thaw. Raises: Unreachable."""
         ...
 
     def endpoint(self, port: int) -> Endpoint:

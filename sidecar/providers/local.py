@@ -44,7 +44,7 @@ class LocalProvider:
     """Boxes on this host. What they share with it, read-only, is given by `read_only`."""
 
     name = "local"
-    capabilities = Capabilities(mount="host")
+    capabilities = Capabilities(mount="host", freeze=True)
 
     def __init__(self, boxes: Boxes, read_only: Mapping[str, Path]) -> None:
         self._boxes = boxes
@@ -188,6 +188,19 @@ class LocalSandbox:
             processes.kill(process)
         for process in identities:
             await processes.wait_gone(process, KILL_SECONDS)
+
+    async def freeze(self) -> None:
+        if not self._box.alive():
+            raise SandboxGone(f"the local sandbox {self.id} is gone", op="freeze")
+        try:
+            await self._boxes.freeze(self._box)
+        except boxhost.BoxFailed as error:
+            if not self._box.alive():
+                raise SandboxGone(f"the local sandbox {self.id} is gone", op="freeze") from error
+            raise Unreachable(f"the sandbox cannot be frozen: {error}", op="freeze") from error
+
+    async def thaw(self) -> None:
+        self._boxes.thaw(self.id)
 
     def endpoint(self, port: int) -> Endpoint:
         if port != boxhost.AGENT_PORT:

@@ -6,14 +6,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any
 
 from contracts import events
 from contracts.errors import HarnessExited, HoldfastError, PromptFailed
 from sidecar.harnesses import agent_server, normalise
 from sidecar.harnesses.acp import AcpConnection, Received
-from sidecar.harnesses.base import Choice, Harness
+from sidecar.harnesses.base import Choice, Harness, belongs, program
 from sidecar.providers.base import SandboxProcess
 from sidecar.runs.joined import Joined
 from sidecar.runs.journal import Journal
@@ -29,7 +29,6 @@ SILENT_SECONDS = 5.0
 CANCEL_SECONDS = 10.0
 # How long a harness is given to show that it got a prompt whose sender died while sending it.
 DOUBT_SECONDS = 30.0
-HARNESS_ROOT = "/opt/harness/"
 
 
 class Conversation:
@@ -45,6 +44,7 @@ class Conversation:
         self._emit = journal.append
         self._acp: AcpConnection
         self._before: list[SandboxProcess] = []
+        self._left: list[SandboxProcess] = []  # what runs at the end
         self._normaliser = normalise.Normaliser()
         self._last_heard = time.monotonic()
         # What an earlier sidecar has told already; 0 unless we go on with its turn.
@@ -66,7 +66,7 @@ class Conversation:
             try:
                 yield brought
             except HoldfastError:
-                await self._acp.delete()  # nobody will use it again
+                await self._put_down()
                 raise
 
     @contextlib.asynccontextmanager
@@ -87,8 +87,12 @@ class Conversation:
                 last_event_id=self._told_upto if asked is None else asked - 1,
             )
             answer = self._acp.expect_answer(talk.request_id)
-            async with self._acp.listening():
-                yield answer
+            try:
+                async with self._acp.listening():
+                    yield answer
+            except HoldfastError:
+                await self._put_down()
+                raise
 
     def adapter(self) -> Adapter:
         """What the next turn needs to go on with this process."""
@@ -99,7 +103,7 @@ class Conversation:
             last_event_id=self._acp.last_event_id,
             choice=self._choice,
             epoch=self._journal.request.epoch,
-            tokens=tuple(p.token for p in self._before if self._is_harness(p)),
+            tokens=tuple(p.token for p in self._programs(self._left).values()),
         )
 
     @property
@@ -156,7 +160,10 @@ class Conversation:
             if cancelled.is_set():
                 await cancelling
                 await self._sweep()
+                self._left = await self._sandbox.processes()
                 return "cancelled"
+        # Now and not before: a harness starts itself over for a moment while it sets up.
+        self._left = await self._sandbox.processes()
         usage = normalise.usage(result)
         if usage is not None:
             await self._emit(usage, None)
@@ -167,8 +174,8 @@ class Conversation:
         try:
             return await prompt
         except PromptFailed as failed:
-            now = {p.token for p in await self._sandbox.processes()}
-            if any(p.token not in now for p in self._before if self._is_harness(p)):
+            now = self._programs(await self._sandbox.processes())
+            if self._programs(self._before).keys() - now.keys():
                 raise HarnessExited(failed.message) from failed
             raise
 
@@ -239,27 +246,49 @@ class Conversation:
     async def _watch(self) -> None:
         """A harness may die without a word (pi does, under many small deltas): watch its processes
         and not only its stream. A sandbox that is gone ends the turn the same way."""
-        mine = {p.token: p for p in self._before if self._is_harness(p)}
+        mine = set(self._programs(self._before))
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             try:
-                now = {p.token for p in await self._sandbox.processes()}
+                now = await self._sandbox.processes()
             except HoldfastError:
                 continue
-            missing = [p for token, p in mine.items() if token not in now]
+            missing = sorted(mine - set(self._programs(now)))
             silent = time.monotonic() - self._last_heard
             if not now:
                 self._acp.lost(HarnessExited("every process of the sandbox is gone"))
                 return
             if missing and silent > SILENT_SECONDS:
-                what = " ".join(missing[0].argv[:2])
-                self._acp.lost(HarnessExited(f"{self._harness.name} died without a word ({what})"))
+                name = self._harness.name
+                self._acp.lost(HarnessExited(f"{name} died without a word ({missing[0]})"))
                 return
 
-    def _is_harness(self, process: SandboxProcess) -> bool:
-        """The harness or its adapter, as opposed to what its tools have started."""
-        words = (*process.argv[:3], process.argv[-1])
-        return process.argv[0] in self._harness.titles or any(HARNESS_ROOT in w for w in words)
+    def _programs(self, running: Iterable[SandboxProcess]) -> dict[str, SandboxProcess]:
+        """What the harness consists of, by program, each with its first process. It starts others
+        from its own tree, its search tool for one, that come and go."""
+        first: dict[str, SandboxProcess] = {}
+        for process in sorted(running, key=lambda p: p.pid):
+            name = program(self._harness, process)
+            if agent_server.is_server(process):
+                name = "sandbox-agent"
+            if name:
+                first.setdefault(name, process)
+        return first
+
+    async def _put_down(self) -> None:
+        """The turn goes on without the harness: neither it nor what it has started in this turn
+        may write behind the barrier's back."""
+        await self._acp.delete()
+        earlier = {p.token for p in self._before}
+        with contextlib.suppress(HoldfastError):  # a sandbox that is gone needs no more
+            await self._sandbox.kill(
+                [
+                    p
+                    for p in await self._sandbox.processes()
+                    if belongs(self._harness, p)
+                    or (p.token not in earlier and not agent_server.is_server(p))
+                ]
+            )
 
     async def _cancel_when(
         self, cancelled: asyncio.Event, prompt: asyncio.Task[dict[str, Any]]
@@ -296,7 +325,7 @@ class Conversation:
         left = [
             p
             for p in await self._sandbox.processes()
-            if p.token not in earlier and not self._is_harness(p)
+            if p.token not in earlier and not belongs(self._harness, p)
         ]
         await self._sandbox.kill(left)
 

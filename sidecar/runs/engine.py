@@ -11,7 +11,7 @@ from pathlib import Path
 from uuid import UUID
 
 from contracts.bodies import RunBody, RunRequest
-from contracts.errors import InvalidInput, RunNotFound, StaleEpoch
+from contracts.errors import HoldfastError, InvalidInput, RunNotFound, StaleEpoch
 from sidecar.harnesses import registry as harnesses
 from sidecar.providers import registry as providers
 from sidecar.runs import progress
@@ -73,10 +73,17 @@ class Runs:
             if time.time() - path.stat().st_mtime > KEEP_SECONDS:
                 path.unlink()
                 continue
-            journal = Journal.load(path)
-            self._journals[journal.request.turn_id] = journal
-            if not journal.ended:
-                self._begin(journal, adopted=True)
+            try:
+                journal = Journal.load(path)
+                self._journals[journal.request.turn_id] = journal
+                if not journal.ended:
+                    self._begin(journal, adopted=True)
+            except (ValueError, HoldfastError):
+                # Of another release, or cut off before its first line: its turn is told as lost.
+                log.exception("the run in %s cannot be taken up", path)
+                path.rename(path.with_suffix(".broken"))
+        running = {journal.request.session_id for journal in map(self._journal, self._turns)}
+        self.sandboxes.let_go(except_for=running)
 
     async def start(self, request: RunRequest) -> RunBody:
         """Idempotent by turn id. A turn that still runs although its session was granted anew is
@@ -107,12 +114,16 @@ class Runs:
         model = self._default_models.get(harnesses.get(journal.request.harness).family)
         turn = Turn(journal, self.sandboxes, self._states, model, adopted=adopted)
         self._turns[turn_id] = turn
-        self._tasks[turn_id] = task = self._group.create_task(turn.run())
-        task.add_done_callback(lambda _: self._ended(turn_id))
+        self._tasks[turn_id] = self._group.create_task(self._run(turn_id, turn))
 
-    def _ended(self, turn_id: UUID) -> None:
-        self._turns.pop(turn_id, None)
-        self._tasks.pop(turn_id, None)
+    async def _run(self, turn_id: UUID, turn: Turn) -> None:
+        try:
+            await turn.run()
+        except Exception:  # the boundary: a run that fails must not end the others
+            log.exception("turn %s has no end", turn_id)
+        finally:
+            self._turns.pop(turn_id, None)
+            self._tasks.pop(turn_id, None)
 
     def get(self, turn_id: UUID) -> RunBody:
         """Raises: RunNotFound."""

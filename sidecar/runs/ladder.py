@@ -18,15 +18,16 @@ from typing import Literal
 import aiohttp
 
 from contracts.bodies import RunRequest
-from contracts.errors import HarnessError, PromptFailed
+from contracts.errors import HarnessError, HarnessStartFailed, PromptFailed
 from sidecar.harnesses import agent_server
 from sidecar.harnesses.acp import AcpConnection
-from sidecar.harnesses.base import Choice, Harness
+from sidecar.harnesses.base import Choice, Harness, belongs
 from sidecar.harnesses.registry import HARNESSES
 from sidecar.harnesses.state import StateBroken, read_tar, write_tar
-from sidecar.providers.base import HOME, SandboxProcess
+from sidecar.providers.base import SandboxProcess
 from sidecar.runs.live import Live
 from sidecar.runs.states import Native, States
+from sidecar.tasks import background
 from sidecar.workspace.engine import DurableSandbox
 
 Rung = Literal["new", "warm", "native", "repaired", "handoff"]
@@ -41,6 +42,15 @@ class Brought:
     known_epoch: int = 0
     notes: list[str] = field(default_factory=list)
     steps: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Furnished:
+    """What HOME has: the conversation in the harness's own state, if any, and what was mended."""
+
+    native: Native | None = None
+    mended: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 class Ladder:
@@ -86,35 +96,31 @@ class Ladder:
             )
             await stack.enter_async_context(waiting.listening())
             return Brought(waiting, "warm", known.epoch)
-        gateway = self._sandbox.gateway_url
-        env = {k: v for harness in HARNESSES.values() for k, v in harness.env(gateway).items()}
-        with self._step("server"):
-            await agent_server.ensure_running(self._sandbox, http, env)
-        if known is not None:  # another model, or half dead
-            await AcpConnection(http, known.server_id, self._harness.name).delete()
-        with self._step("state"):
-            for path, text in self._harness.home(gateway, self._choice).items():
-                await self._sandbox.write(f"{HOME}/{path}", text.encode())
-        brought = await self._load(stack, http, live)
-        return replace(brought, steps=self._steps)
+        # Of another model, half dead, or left by a sidecar that died while it started it: it must
+        # not write any more, and opencode lets no second one start.
+        await self._sandbox.kill([p for p in running if belongs(self._harness, p)])
+        async with background() as tasks:
+            server = tasks.start(self._ensure_server(http))
+            if known is not None:
+                await server
+                await AcpConnection(http, known.server_id, self._harness.name).delete()
+            furnished = tasks.start(self._furnish(live))
+            await server
+            with self._step("state"):  # what it takes longer than the server
+                state = await furnished
+        return replace(await self._load(stack, http, state), steps=self._steps)
 
     async def _load(
-        self, stack: contextlib.AsyncExitStack, http: aiohttp.ClientSession, live: Live
+        self, stack: contextlib.AsyncExitStack, http: aiohttp.ClientSession, state: Furnished
     ) -> Brought:
-        notes: list[str] = []
-        restored: tuple[Native, list[str]] | None = None
-        try:
-            with self._step("state"):
-                restored = await self._restore(live)
-        except StateBroken as broken:
-            notes.append(str(broken))
+        notes = [*state.notes]
         acp = await self._start(stack, http)
-        if restored is not None:
-            native, mended = restored
-            brought = Brought(acp, "repaired" if mended else "native", native.epoch, mended)
+        if state.native is not None:
+            rung: Rung = "repaired" if state.mended else "native"
+            brought = Brought(acp, rung, state.native.epoch, state.mended)
             try:
                 with self._step("load"):
-                    opened = await acp.load_session(native.session)
+                    opened = await acp.load_session(state.native.session)
                     await self._harness.configure(acp, opened, self._choice)
             except HarnessError as error:
                 notes.append(f"its own state could not be loaded: {error.message}")
@@ -130,8 +136,24 @@ class Ladder:
         acp.drain()
         return Brought(acp, "new", notes=notes)
 
-    async def _restore(self, live: Live) -> tuple[Native, list[str]] | None:
-        """Have the harness's state in HOME, mended; None if there is none.
+    async def _furnish(self, live: Live) -> Furnished:
+        """Put the harness's settings into HOME, and its state, mended, unless it is there; in one
+        go, as every command that enters the sandbox has its price.
+
+        Raises: StoreUnavailable, SandboxError.
+        """
+        settings = self._harness.home(self._sandbox.gateway_url, self._choice)
+        files: dict[str, bytes] = {}
+        try:
+            found, files = await self._restore(live)
+        except StateBroken as broken:
+            found = Furnished(notes=[str(broken)])
+        files |= {path: text.encode() for path, text in settings.items()}
+        await self._sandbox.unpack(await asyncio.to_thread(write_tar, files))
+        return found
+
+    async def _restore(self, live: Live) -> tuple[Furnished, dict[str, bytes]]:
+        """The harness's state, and the files of it that have to be put into HOME.
 
         Raises: StateBroken, StoreUnavailable, SandboxError.
         """
@@ -142,18 +164,33 @@ class Ladder:
         else:
             stored = await self._states.latest(self._request.session_id, name)
             if stored is None:
-                return None
+                return Furnished(), {}
             native = stored.native
             tar = await self._states.fetch(self._request.session_id, name, stored)
         files = await asyncio.to_thread(read_tar, tar)
         mended = await asyncio.to_thread(self._harness.mend, files)
-        if mended:
-            tar = await asyncio.to_thread(write_tar, files)
-        if mended or in_box is None:
-            await self._sandbox.unpack(tar)
-        return native, mended
+        return Furnished(native, mended), files if mended or in_box is None else {}
+
+    async def _ensure_server(self, http: aiohttp.ClientSession) -> None:
+        gateway = self._sandbox.gateway_url
+        env = {k: v for harness in HARNESSES.values() for k, v in harness.env(gateway).items()}
+        with self._step("server"):
+            await agent_server.ensure_running(self._sandbox, http, env)
 
     async def _start(
+        self, stack: contextlib.AsyncExitStack, http: aiohttp.ClientSession
+    ) -> AcpConnection:
+        """An adapter that has answered; one that does not gets a second try, under a new server."""
+        try:
+            return await self._start_once(stack, http)
+        except HarnessStartFailed:
+            await self._sandbox.kill(
+                [p for p in await self._sandbox.processes() if agent_server.is_server(p)]
+            )
+            await self._ensure_server(http)
+            return await self._start_once(stack, http)
+
+    async def _start_once(
         self, stack: contextlib.AsyncExitStack, http: aiohttp.ClientSession
     ) -> AcpConnection:
         server_id = f"{self._harness.name}-{secrets.token_hex(4)}"  # never one that was used before

@@ -14,6 +14,7 @@ from sidecar.providers.base import SandboxProcess
 from sidecar.runs.states import Native
 
 VERSION = 2
+GONE = "gone"  # a token that no process has
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ class Live:
 
     def with_native(self, harness: str, native: Native) -> Live:
         return replace(self, natives={**self.natives, harness: native})
+
+    def without_processes(self) -> Live:
+        """After the workspace was mounted anew: processes still stand in the old one."""
+        stale = {name: replace(known, tokens=(GONE,)) for name, known in self.adapters.items()}
+        return replace(self, adapters=stale)
 
     def warm_for(self, seconds: float | None) -> Live:
         until = None if seconds is None else datetime.now(UTC) + timedelta(seconds=seconds)

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -18,12 +19,22 @@ from sidecar.providers.base import WORKSPACE, Command, SandboxSpec, Status
 from sidecar.runs.gateway import Gateway
 from sidecar.runs.live import Live, LiveSandboxes
 from sidecar.workspace.choice import EngineChoice
-from sidecar.workspace.engine import DurableSandbox, HostMounted, Workspace
+from sidecar.workspace.engine import DurableSandbox, Workspace
+from sidecar.workspace.host_mounted import HostMounted
+from sidecar.workspace.restore import Restored
 
 log = logging.getLogger(__name__)
 
 Emit = Callable[[events.EventBase], Awaitable[None]]
 REAP_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Warmth:
+    """How long a sandbox waits for the next turn, and how many may wait at a time."""
+
+    seconds: float
+    most: int
 
 
 class Sandboxes:
@@ -35,13 +46,13 @@ class Sandboxes:
         engine: EngineChoice,
         gateway: Gateway,
         live: LiveSandboxes,
-        warm_seconds: float,
+        warmth: Warmth,
     ) -> None:
         self.providers = providers
         self.engine = engine
         self._gateway = gateway
         self.live = live
-        self._warm_seconds = warm_seconds
+        self._warmth = warmth
         self._locks: defaultdict[UUID, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def lock(self, session_id: UUID) -> asyncio.Lock:
@@ -61,6 +72,8 @@ class Sandboxes:
             sandbox = await self._attach(live, emit)
             if sandbox is not None:
                 live = live.warm_for(None)
+                if sandbox.report.fresh:
+                    live = live.without_processes()
                 self.live.put(live)
                 return sandbox, live
         return await self._create(request, emit)
@@ -78,6 +91,22 @@ class Sandboxes:
             if sandbox is not None:
                 return sandbox, live
         raise SandboxGone(f"the sandbox {sandbox_id} is gone", op="attach")
+
+    async def mount_trouble(self, live: Live) -> str:
+        """What is wrong with the session's mount right now, in words; nothing when all is well."""
+        return await self.providers[live.provider].check(str(live.session_id))
+
+    async def remount(self, live: Live, sandbox: DurableSandbox, lost: str, emit: Emit) -> None:
+        """Mount the workspace anew under the living sandbox. Raises: MountFailed,
+        StoreUnavailable."""
+        provider = self.providers[live.provider]
+        await emit(events.MountLost(engine=self.engine.name, reason=lost))
+        report = await provider.remount(str(live.session_id), lost)
+        workspace = provider.workspace(str(live.session_id))
+        assert workspace is not None
+        sandbox.stand_on(workspace)
+        await emit(events.MountRestored(engine=report.engine, took=report.took))
+        await _tell_restored(report.restored, emit)
 
     async def check_running(self, live: Live) -> None:
         """Raises: SandboxGone, Unreachable."""
@@ -107,6 +136,7 @@ class Sandboxes:
             await emit(events.MountLost(engine=report.engine, reason=report.lost))
         if report.fresh:
             await emit(events.MountRestored(engine=report.engine, took=report.took))
+            await _tell_restored(report.restored, emit)
             if not await self._sees_workspace(sandbox):
                 await provider.destroy(live.sandbox_id)
                 await emit(
@@ -147,16 +177,24 @@ class Sandboxes:
         self.live.put(live)
         report = sandbox.report
         await emit(events.MountReady(engine=report.engine, why=self.engine.why, took=report.took))
+        await _tell_restored(report.restored, emit)
+        await _sweep_locks(sandbox, emit)
         took = time.monotonic() - started
         await emit(events.SandboxReady(provider=request.provider, sandbox_id=sandbox.id, took=took))
         return sandbox, live
 
     async def keep_warm(self, live: Live, emit: Emit) -> None:
         """After a turn: wait for the next one, or end at once when nothing is to be kept."""
-        if self._warm_seconds <= 0:
+        if self._warmth.seconds <= 0 or self._warmth.most <= 0:
             await self.end(live, emit)
         else:
-            self.live.put(live.warm_for(self._warm_seconds))
+            self.live.put(live.warm_for(self._warmth.seconds))
+
+    def let_go(self, *, except_for: Collection[UUID]) -> None:
+        """At start: a sandbox that no turn uses any more is on its warm time."""
+        for live in self.live.all():
+            if live.warm_until is None and live.session_id not in except_for:
+                self.live.put(live.warm_for(self._warmth.seconds))
 
     async def end(self, live: Live, emit: Emit) -> None:
         """Destroy the sandbox, let its mount go."""
@@ -238,28 +276,56 @@ class Sandboxes:
         return found
 
     async def reap(self) -> None:
-        """For ever: end what was kept warm long enough, and mounts whose sandbox was killed."""
+        """For ever: end what was kept warm long enough, and the oldest when too many wait."""
         while True:
             try:
-                for live in self.live.all():
-                    if live.warm_until is not None and live.warm_until <= datetime.now(UTC):
-                        await self._reap_one(live.session_id)
+                for live in self._too_warm():
+                    await self._reap_one(live)
             except Exception:  # the boundary: what cannot be reaped must not end the service
                 log.exception("could not look for sandboxes to end")
             await asyncio.sleep(REAP_SECONDS)
 
-    async def _reap_one(self, session_id: UUID) -> None:
-        if self.lock(session_id).locked():
+    def _too_warm(self) -> Sequence[Live]:
+        warm = [(live.warm_until, live) for live in self.live.all() if live.warm_until is not None]
+        warm.sort(key=lambda each: each[0])
+        too_many = len(warm) - self._warmth.most
+        now = datetime.now(UTC)
+        return [live for n, (until, live) in enumerate(warm) if n < too_many or until <= now]
+
+    async def _reap_one(self, seen: Live) -> None:
+        if self.lock(seen.session_id).locked():
             return
-        async with self.lock(session_id):
-            live = self.live.get(session_id)
-            if live is None or live.warm_until is None or live.warm_until > datetime.now(UTC):
-                return
+        async with self.lock(seen.session_id):
+            live = self.live.get(seen.session_id)
+            if live is None or live.warm_until != seen.warm_until:
+                return  # it was used in between
             try:
                 await self.end(live, _silent)
                 log.info("sandbox %s ended after its warm time", live.sandbox_id)
             except HoldfastError as error:
                 log.warning("sandbox %s did not end, trying again: %s", live.sandbox_id, error)
+
+
+async def _tell_restored(restored: Restored, emit: Emit) -> None:
+    if restored:
+        await emit(
+            events.WorkspaceRestored(
+                symlinks=restored.symlinks,
+                modes=restored.modes,
+                mtimes=restored.mtimes,
+                directories=restored.directories,
+                took=restored.took,
+                problems=dict(restored.problems),
+            )
+        )
+
+
+async def _sweep_locks(sandbox: DurableSandbox, emit: Emit) -> None:
+    """The box is new: whoever held a lock of git is dead."""
+    removed = await sandbox.workspace.sweep_locks()
+    if removed:
+        reason = "no process of the session was left that could hold them"
+        await emit(events.WorkspaceSwept(paths=removed, reason=reason))
 
 
 async def _silent(_: events.EventBase) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from contracts.errors import (
 )
 from sidecar.harnesses import registry as harnesses
 from sidecar.harnesses.base import Choice
-from sidecar.runs import progress
+from sidecar.runs import mount_watch, progress
 from sidecar.runs.conversation import Conversation
 from sidecar.runs.handoff import briefing
 from sidecar.runs.journal import Journal
@@ -30,7 +31,9 @@ from sidecar.runs.progress import Talk
 from sidecar.runs.sandboxes import Sandboxes
 from sidecar.runs.states import Native, States
 from sidecar.tasks import background
+from sidecar.workspace.barrier import Proof
 from sidecar.workspace.engine import DurableSandbox, Workspace
+from sidecar.workspace.host_files import MountSick
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +70,10 @@ class Turn:
     async def run(self) -> None:
         async with self._sandboxes.lock(self._request.session_id):
             end = await self._guarded(self._work())
-            end = await self._settle(end)
+            end = await self._guarded(self._settle(end))
             if self._live is not None:
+                if self._sandbox is not None and self._sandbox.remounted:
+                    self._live = self._live.without_processes()
                 await self._guarded(self._sandboxes.keep_warm(self._live, self._journal.append))
             await self._journal.append(end)
             progress.clear(self._journal)
@@ -94,6 +99,8 @@ class Turn:
         if self._adopted:
             reason = "the sidecar was restarted in the middle of the turn"
             await self._journal.append(events.RunAdopted(reason=reason))
+        if self._progress.talk is not None:
+            self._acp_session = self._progress.talk.session
         if self._progress.end is not None:
             await self._guarded(self._rejoin_sandbox())
             return events.from_dict(self._progress.end)
@@ -126,7 +133,7 @@ class Turn:
         self._live = live.with_adapter(self._harness.name, None)
         self._sandboxes.live.put(self._live)
         conversation = Conversation(sandbox, self._harness, self._choice, self._journal)
-        async with conversation.open(live, self._states) as brought:
+        async with conversation.open(live, self._states) as brought, self._mounted(sandbox):
             prompt = await self._brief(brought)
             self._prompting = True
             self._acp_session = conversation.session
@@ -137,13 +144,22 @@ class Turn:
     async def _hear_out(self, sandbox: DurableSandbox, talk: Talk) -> events.EventBase:
         """Go on with a turn whose prompt an earlier sidecar has sent."""
         self._prompting = True
-        self._acp_session = talk.session
         conversation = Conversation(sandbox, self._harness, self._choice, self._journal)
-        async with conversation.rejoin(talk) as answer:
+        async with conversation.rejoin(talk) as answer, self._mounted(sandbox):
             certain = self._journal.last_source > talk.last_event_id
             stop_reason = await conversation.hear_out(answer, self.cancelled, certain=certain)
             self._keep(conversation)
         return self._answered(stop_reason)
+
+    @contextlib.asynccontextmanager
+    async def _mounted(self, sandbox: DurableSandbox) -> AsyncIterator[None]:
+        """The workspace is watched over for the time of the block."""
+        assert self._live is not None
+        async with background() as tasks:
+            tasks.start(
+                mount_watch.watch(self._sandboxes, self._live, sandbox, self._journal.append)
+            )
+            yield
 
     async def _brief(self, brought: Brought) -> str:
         """The prompt, behind what the harness does not know yet; says by which rung it came."""
@@ -185,13 +201,25 @@ class Turn:
             workspace = await self._workspace()
             if workspace is None:
                 return end
-            await self._capture(end)
-            proof = await workspace.barrier()
+            async with self._sandbox.frozen() if self._sandbox else contextlib.nullcontext():
+                await self._capture(end)
+                proof = await self._prove(workspace)
         except HoldfastError as error:
+            await self._journal.append(
+                events.ReceiptFailed(
+                    engine=self._sandboxes.engine.name,
+                    reason=error.message,
+                    files=error.details.get("files", {}),
+                )
+            )
             if not isinstance(end, events.TurnCompleted):
                 return end
             not_durable = error if isinstance(error, NotDurable) else NotDurable(str(error))
             return events.TurnFailed(error=events.ErrorInfo.model_validate(not_durable.body()))
+        if proof.ghosts:
+            reason = "they were deleted in the sandbox and still in the store; a copy is kept"
+            swept = events.WorkspaceSwept(paths=list(proof.ghosts), reason=reason)
+            await self._journal.append(swept)
         await self._journal.append(
             events.Receipt(
                 engine=proof.engine,
@@ -202,6 +230,18 @@ class Turn:
             )
         )
         return end
+
+    async def _prove(self, workspace: Workspace) -> Proof:
+        """Raises: NotDurable, StaleEpoch, MountFailed, StoreUnavailable."""
+        turn_id, epoch = str(self._request.turn_id), self._request.epoch
+        try:
+            return await workspace.barrier(turn_id, epoch)
+        except MountSick as sick:
+            if self._sandbox is None or self._live is None:
+                raise
+            lost = f"{sick.kind}: {sick.message}"
+            await self._sandboxes.remount(self._live, self._sandbox, lost, self._journal.append)
+            return await self._sandbox.workspace.barrier(turn_id, epoch)
 
     async def _workspace(self) -> Workspace | None:
         """What the turn worked on; None if it never came so far.

@@ -1,22 +1,46 @@
-"""The barrier: no turn is acknowledged before the store, asked by another client, has it all."""
+"""The barrier: no turn is acknowledged before the store, asked by another client, has it all.
+
+What a receipt means: every file's bytes, as the frozen sandbox had them, were acknowledged by the
+store and read back from it, or told by it as an ETag that is their md5. The store's process may be
+killed at any moment after that. What it acknowledged may still be in the memory of its operating
+system, as SeaweedFS does not fsync what it stores: a power cut may take that.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import contextlib
+import errno
 import time
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from contracts.errors import NotDurable
-from contracts.events import dumps
+from contracts.errors import NotDurable, StoreUnavailable
+from sidecar.tasks import background
 from sidecar.workspace.host_files import HostFiles, MountSick
+from sidecar.workspace.manifest import Entry, Manifest, Manifests
 from sidecar.workspace.store import Store, StoredObject
 
 WALK_SECONDS = 200  # weed's fsync has been seen to take 127 s with the store away
-TRIES = 20
+# A store that is away for half a minute costs time, not the receipt.
+PATIENCE_SECONDS = 75
+MOST_PAUSE_SECONDS = 4
+TRIES = 20  # for what is only on its way
 PAUSE_SECONDS = 0.25
-MOST_NAMED = 20
+MOST_NAMED = 1000
+AT_ONCE = 16
+# geesefs now and then forgets to delete a file's old name after a rename (git does one for every
+# lock). More than a few at once is no such slip, and is not mended.
+STILL_STORED = "it is deleted here but still in the store"
+GHOST_TRIES = 8
+MOST_GHOSTS = 20
+# One HEAD takes as long as some thirty keys of a listing.
+HEAD_COSTS = 30
+# What a mount answers while its store is away; waiting may mend it.
+AWAY = {errno.EIO, errno.EAGAIN, errno.ETIMEDOUT, errno.ECONNABORTED, errno.EHOSTUNREACH}
+AWAY_KINDS = {"EIO", "ECONNABORTED", *(f"errno {number}" for number in AWAY)}
+HOPELESS_KINDS = {"hang", "ENOTCONN", "EACCES"}
 
 
 @dataclass(frozen=True)
@@ -28,91 +52,246 @@ class Proof:
     bytes: int
     manifest_sha256: str
     took: float
+    ghosts: tuple[str, ...] = ()  # what the store had kept of files that were deleted
+
+
+@dataclass
+class Look:
+    """What one look found wanting. `away`: waiting for the store may mend it; `hopeless`: nothing
+    but the user can."""
+
+    missing: dict[str, str] = field(default_factory=dict)
+    reason: str = ""
+    away: bool = False
+    hopeless: bool = False
+
+    @property
+    def good(self) -> bool:
+        return not self.missing and not self.reason
+
+    @property
+    def only_ghosts(self) -> bool:
+        few = 0 < len(self.missing) <= MOST_GHOSTS
+        return few and not self.reason and set(self.missing.values()) == {STILL_STORED}
 
 
 class Barrier:
+    """Remembers what was proven before, so that only what changed is read again."""
+
     def __init__(
-        self, files: HostFiles, store: Store, session_id: str, engine: str, sync_root: bool
+        self,
+        files: HostFiles,
+        store: Store,
+        manifests: Manifests,
+        session_id: str,
+        engine: str,
+        *,
+        sync_root: bool,
+        held: Callable[[], Iterable[int]],
     ) -> None:
+        """`held` tells the inodes that a process can write to without leaving a trace."""
         self._files = files
         self._store = store
+        self._manifests = manifests
+        self._session_id = session_id
         self._prefix = f"{session_id}/"
         self._engine = engine
         self._sync_root = sync_root
-        self._proven: dict[str, str] = {}  # path -> sha256 that the store was seen to have
+        self._held = held
+        self._token = ""
+        self._entries: dict[str, Entry] = {}
+        self._md5: dict[str, str] = {}
+        self._proven: dict[str, tuple[str, str]] = {}  # path -> sha256, ETag that goes with it
+        self._suspect: set[str] = set()
 
-    async def prove(self) -> Proof:
-        """Raises: NotDurable, with the files and the reason for each; StoreUnavailable."""
+    async def prove(self, turn_id: str, epoch: int) -> Proof:
+        """Raises: NotDurable, with the files and the reason for each; StaleEpoch."""
         started = time.monotonic()
-        missing: dict[str, str] = {}
-        for _ in range(TRIES):
-            try:
-                seen = await self._files.call("walk", bound=WALK_SECONDS, sync_root=self._sync_root)
-            except MountSick as sick:
-                raise NotDurable(
-                    f"the workspace cannot be read: {sick.message}", hint=sick.hint
-                ) from sick
-            missing = {problem["path"]: problem["reason"] for problem in seen["problems"]}
-            missing |= await self._differences(seen["entries"])
-            for name in seen["odd_names"]:
-                missing[name] = "its name cannot be kept: rename it (valid UTF-8, no backslash)"
-            if not missing:
-                return self._proof(seen["entries"], time.monotonic() - started)
-            if seen["odd_names"] and len(missing) == len(seen["odd_names"]):
-                break  # waiting does not mend a name
-            await asyncio.sleep(PAUSE_SECONDS)
-        names = ", ".join(f"{path} ({reason})" for path, reason in list(missing.items())[:5])
-        raise NotDurable(
-            f"{len(missing)} files are not proven to be in the store: {names}",
-            hint="The turn's work is in the sandbox; run another turn to try again.",
-            files=dict(list(missing.items())[:MOST_NAMED]),
-        )
-
-    async def _differences(self, entries: list[dict[str, Any]]) -> dict[str, str]:
-        """What the store has not, has otherwise, or still has although it was deleted."""
-        stored = await self._store.list(self._prefix)
-        differences: dict[str, str] = {}
-        proven: dict[str, str] = {}
-        here = set()
-        for entry in entries:
-            path = entry["path"]
-            here.add(path)
-            if entry["kind"] != "file" or "sha256" not in entry:
-                continue
-            reason = await self._difference(entry, stored.get(path))
-            if reason:
-                differences[path] = reason
-            else:
-                proven[path] = entry["sha256"]
-        for path in stored.keys() - here:
-            differences[path] = "it is deleted here but still in the store"
-        self._proven = proven
-        return differences
-
-    async def _difference(self, entry: dict[str, Any], stored: StoredObject | None) -> str:
-        if stored is None:
-            return "the store does not have it"
-        if stored.size != entry["size"]:
-            return f"the store has {stored.size} of {entry['size']} bytes"
-        if self._proven.get(entry["path"]) == entry["sha256"]:
-            return ""
-        if stored.etag == entry["md5"]:
-            return ""
-        # An ETag is the md5 only of what was stored in one piece: read the bytes themselves.
-        if await self._store.sha256(self._prefix + entry["path"]) == entry["sha256"]:
-            return ""
-        return "the store has other bytes"
-
-    def _proof(self, entries: list[dict[str, Any]], took: float) -> Proof:
-        manifest = [
-            [e["path"], e["kind"], e.get("size"), e.get("sha256"), e["mode"], e.get("target")]
-            for e in sorted(entries, key=lambda entry: str(entry["path"]))
-        ]
-        files = [entry for entry in entries if entry["kind"] == "file"]
+        tries, pause, stored = TRIES, PAUSE_SECONDS, ""
+        ghosts: tuple[str, ...] = ()
+        while True:
+            look = await self._look()
+            if look.only_ghosts and not ghosts and tries <= TRIES - GHOST_TRIES:
+                ghosts = await self._lay(look.missing, turn_id)
+            if look.good:
+                try:
+                    manifest = self._manifest(turn_id, epoch)
+                    stored = await self._manifests.put(manifest)
+                    break
+                except StoreUnavailable as error:
+                    look = Look(reason=error.message, away=True)
+            tries = TRIES if look.away else tries - 1
+            out_of_time = time.monotonic() - started > PATIENCE_SECONDS
+            if look.hopeless or tries == 0 or (look.away and out_of_time):
+                raise _not_durable(look)
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, MOST_PAUSE_SECONDS) if look.away else PAUSE_SECONDS
+        files = [entry for entry in manifest.entries if entry.kind == "file"]
         return Proof(
             engine=self._engine,
             files=len(files),
-            bytes=sum(entry["size"] for entry in files),
-            manifest_sha256=hashlib.sha256(dumps(manifest)).hexdigest(),
-            took=took,
+            bytes=sum(entry.size or 0 for entry in files),
+            manifest_sha256=stored,
+            took=time.monotonic() - started,
+            ghosts=ghosts,
         )
+
+    async def _lay(self, paths: Iterable[str], turn_id: str) -> tuple[str, ...]:
+        """Take out of the store what the workspace does not have; a copy is kept beside the
+        manifests, should the workspace be wrong. Nothing but its mount writes there."""
+        laid = []
+        for path in sorted(paths):
+            with contextlib.suppress(StoreUnavailable):  # then it is still missing at the next look
+                kept = f"{self._session_id}/removed/{turn_id}/{path}"
+                await self._store.move(self._prefix + path, self._manifests.bucket, kept)
+                laid.append(path)
+        return tuple(laid)
+
+    def _manifest(self, turn_id: str, epoch: int) -> Manifest:
+        entries = tuple(self._entries[path] for path in sorted(self._entries))
+        return Manifest(self._session_id, turn_id, epoch, self._engine, entries)
+
+    async def _look(self) -> Look:
+        try:
+            seen, stored = await self._both_sides()
+            look = Look(missing=dict(seen["odd"]))
+            look.hopeless = bool(look.missing)
+            for problem in seen["problems"]:
+                look.missing[problem["path"]] = problem["reason"]
+                look.away |= problem["errno"] in AWAY
+            differences = await self._differences(stored, ignored=look.missing)
+        except MountSick as sick:
+            return Look(
+                reason=f"the workspace cannot be read: {sick.message}",
+                away=sick.kind in AWAY_KINDS,
+                hopeless=sick.kind in HOPELESS_KINDS,
+            )
+        except StoreUnavailable as error:
+            return Look(reason=error.message, away=True)
+        # Waiting does not mend a name, but it may mend the others.
+        look.hopeless &= not seen["problems"] and not differences
+        look.missing |= differences
+        return look
+
+    async def _both_sides(self) -> tuple[dict[str, Any], dict[str, StoredObject]]:
+        """What changed here, flushed; and what is in the store since."""
+        held = await asyncio.to_thread(self._held)
+        async with self._early_listing() as listing:
+            scan = await self._files.call(
+                "scan", bound=WALK_SECONDS, token=self._token, held=sorted(held)
+            )
+            changes = scan["pending"] + scan["gone"]
+            if changes * HEAD_COSTS > scan["names"] and listing is not None:
+                listing.cancel()
+                listing = None
+            seen = await self._files.call("settle", bound=WALK_SECONDS, sync_root=self._sync_root)
+            self._take(seen)
+            if listing is None:
+                return seen, await self._store.list(self._prefix)
+            stored: dict[str, StoredObject] = await listing
+            # What was listed meanwhile tells nothing about what was flushed meanwhile.
+            await self._look_again(stored, [*seen["read"], *seen["gone"]])
+            return seen, stored
+
+    @contextlib.asynccontextmanager
+    async def _early_listing(self) -> AsyncIterator[asyncio.Task[dict[str, StoredObject]] | None]:
+        """A listing beside the scan, where it takes long and few changes are likely."""
+        async with background() as tasks:
+            worth = len(self._entries) > HEAD_COSTS
+            yield tasks.start(self._store.list(self._prefix)) if worth else None
+
+    async def _look_again(self, stored: dict[str, StoredObject], paths: Iterable[str]) -> None:
+        async def one(path: str) -> None:
+            found = await self._store.head(self._prefix + path)
+            if found is None:
+                stored.pop(path, None)
+            else:
+                stored[path] = found
+
+        await _each(one, paths)
+
+    def _take(self, seen: Mapping[str, Any]) -> None:
+        """Bring what is known of the workspace up to date."""
+        if seen["full"]:
+            self._entries.clear()
+            self._md5.clear()
+        for path in seen["gone"]:
+            del self._entries[path]
+            self._md5.pop(path, None)
+        for plain in seen["entries"]:
+            path = plain["path"]
+            self._md5[path] = plain.get("md5", "")
+            self._entries[path] = Entry(**plain)
+        self._suspect.intersection_update(self._entries)
+        # After a failed fsync the mount may show what it has lost: only the store's bytes count.
+        self._suspect.update(item["path"] for item in seen["problems"] if item["errno"] in AWAY)
+        self._token = seen["token"]
+
+    async def _differences(
+        self, stored: Mapping[str, StoredObject], ignored: Mapping[str, str]
+    ) -> dict[str, str]:
+        """What the store has not, has otherwise, or still has although it was deleted."""
+        differences: dict[str, str] = {}
+        to_read: list[str] = []
+        proven: dict[str, tuple[str, str]] = {}
+        for path, entry in self._entries.items():
+            if entry.kind in ("directory", "special") or path in ignored:
+                continue
+            there = stored.get(path)
+            if there is None:
+                differences[path] = "the store does not have it"
+            elif entry.kind == "symlink":
+                continue
+            elif there.size != entry.size:
+                differences[path] = f"the store has {there.size} of {entry.size} bytes"
+            elif path in self._suspect or not self._is_proven(entry, there):
+                to_read.append(path)
+            else:
+                proven[path] = (entry.sha256 or "", there.etag)
+        for path in stored.keys() - self._entries.keys():
+            differences[path] = STILL_STORED
+
+        async def read(path: str) -> None:
+            sha256 = self._entries[path].sha256 or ""
+            if await self._store.sha256(self._prefix + path) != sha256:
+                differences[path] = "the store has other bytes"
+            else:
+                proven[path] = (sha256, stored[path].etag)
+                self._suspect.discard(path)
+
+        await _each(read, to_read)
+        self._proven = proven
+        return differences
+
+    def _is_proven(self, entry: Entry, there: StoredObject) -> bool:
+        """An ETag is the md5 only of what was stored in one piece."""
+        if there.etag == self._md5[entry.path]:
+            return True
+        return self._proven.get(entry.path) == (entry.sha256, there.etag)
+
+
+async def _each(work: Callable[[str], Any], paths: Iterable[str]) -> None:
+    """Do it to every path, some at a time."""
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def one(path: str) -> None:
+        async with slots:
+            await work(path)
+
+    async with background() as tasks:
+        for task in [tasks.start(one(path)) for path in paths]:
+            await task
+
+
+def _not_durable(look: Look) -> NotDurable:
+    hint = "The turn's work is in the sandbox; run another turn to try again."
+    if look.reason:
+        return NotDurable(look.reason, hint=hint, files={}, more=0)
+    shown = dict(list(look.missing.items())[:MOST_NAMED])
+    names = ", ".join(f"{path} ({reason})" for path, reason in list(shown.items())[:5])
+    return NotDurable(
+        f"{len(look.missing)} files are not proven to be in the store: {names}",
+        hint=hint,
+        files=shown,
+        more=len(look.missing) - len(shown),
+    )

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import secrets
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from contracts.errors import InvalidSpec, MountFailed, StoreUnavailable, Unreachable
-from sidecar.boxhost import mounts as boxhost
-from sidecar.boxhost.mounts import Mount, Mounts
+from contracts.errors import (
+    NotDurable,
+    SandboxGone,
+    Unreachable,
+)
+from sidecar.boxhost import open_files
+from sidecar.boxhost.mounts import Mount
 from sidecar.providers.base import (
-    Capabilities,
     Command,
     Endpoint,
     ExecResult,
-    Provider,
     Sandbox,
-    SandboxInfo,
     SandboxProcess,
-    SandboxSpec,
-    Status,
 )
+from sidecar.tasks import finish
+from sidecar.workspace import restore
 from sidecar.workspace.barrier import Barrier, Proof
 from sidecar.workspace.host_files import HostFiles, MountSick
+from sidecar.workspace.iam import SessionKey
+from sidecar.workspace.manifest import Manifests
+from sidecar.workspace.restore import NOTHING_RESTORED, Restored
 from sidecar.workspace.store import Store
 
 PROBE_SECONDS = 20
+THAW_SECONDS = 10
 PROBE_PREFIX = ".holdfast-probe-"
 
 
@@ -56,7 +61,24 @@ class Engine(Protocol):
         """Whether the top directory must be given to the sandbox's user after each mount."""
         ...
 
-    def daemon(self, session_id: str, mountpoint: Path, uid: int) -> Daemon: ...
+    @property
+    def by_key(self) -> bool:
+        """Whether its daemon speaks S3, by a key for the session alone."""
+        ...
+
+    @property
+    def forgets_metadata(self) -> bool:
+        """Whether a fresh mount shows no modes, times and links before it is made to fetch them."""
+        ...
+
+    @property
+    def mtime_grain_ns(self) -> int:
+        """The step in which it keeps times."""
+        ...
+
+    def daemon(
+        self, session_id: str, mountpoint: Path, uid: int, key: SessionKey | None
+    ) -> Daemon: ...
 
 
 @dataclass(frozen=True)
@@ -67,16 +89,25 @@ class MountReport:
     took: float
     fresh: bool
     lost: str = ""
+    restored: Restored = NOTHING_RESTORED
 
 
 class Workspace:
     """One session's mounted directory."""
 
-    def __init__(self, mount: Mount, engine: Engine, store: Store) -> None:
+    def __init__(self, mount: Mount, engine: Engine, store: Store, manifests: Manifests) -> None:
         self.mount = mount
         self.engine = engine
         self.files = HostFiles(mount.path)
-        self._barrier = Barrier(self.files, store, mount.session_id, engine.name, engine.sync_root)
+        self._barrier = Barrier(
+            self.files,
+            store,
+            manifests,
+            mount.session_id,
+            engine.name,
+            sync_root=engine.sync_root,
+            held=lambda: open_files.held_inodes(mount.path),
+        )
         self._store = store
 
     @property
@@ -97,132 +128,26 @@ class Workspace:
         finally:
             await self.files.call("remove", bound=PROBE_SECONDS, name=name)
 
-    async def barrier(self) -> Proof:
-        """Raises: NotDurable, StoreUnavailable."""
-        return await self._barrier.prove()
+    async def sweep_locks(self) -> list[str]:
+        """Remove git's locks that a killed process left; their paths. Only while no process of a
+        sandbox can hold one. Raises: MountSick."""
+        return await restore.sweep_locks(self.path)
 
+    async def barrier(self, turn_id: str, epoch: int) -> Proof:
+        """Prove that all of it is in the store, and keep the manifest of what was proven.
 
-class HostMounted:
-    """A provider whose sandboxes have a durable workspace, mounted on this host."""
-
-    def __init__(self, provider: Provider, engine: Engine, mounts: Mounts, store: Store) -> None:
-        if provider.capabilities.mount != "host":
-            raise InvalidSpec(
-                f"{engine.name} is mounted on the host, which {provider.name} cannot see",
-                op="wrap",
-            )
-        self._provider = provider
-        self._engine = engine
-        self._mounts = mounts
-        self._store = store
-        self._workspaces: dict[str, Workspace] = {}
-
-    @property
-    def name(self) -> str:
-        return self._provider.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._provider.capabilities
-
-    async def create(self, spec: SandboxSpec) -> DurableSandbox:
-        workspace, report = await self.ready(spec.session_id)
-        sandbox = await self._provider.create(replace(spec, session_dir=workspace.path.parent))
-        return DurableSandbox(sandbox, workspace, report)
-
-    async def attach(self, sandbox_id: str) -> DurableSandbox:
-        sandbox = await self._provider.attach(sandbox_id)
-        workspace, report = await self.ready(sandbox.labels["session"])
-        return DurableSandbox(sandbox, workspace, report)
-
-    async def status(self, sandbox_id: str) -> Status:
-        return await self._provider.status(sandbox_id)
-
-    async def list(self, labels: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
-        async for info in self._provider.list(labels):
-            yield info
-
-    async def destroy(self, sandbox_id: str) -> bool:
-        try:
-            return await self._provider.destroy(sandbox_id)
-        except Unreachable:
-            # A process that waits for a hanging file system cannot die before the daemon does.
-            hung = await self._provider.attach(sandbox_id)
-            await self._mounts.unmount(hung.labels["session"], gently=False)
-            return await self._provider.destroy(sandbox_id)
-
-    async def release(self, session_id: str, *, forget: bool = False) -> bool:
-        """Let the session's mount go, and with `forget` every trace of it on this host."""
-        workspace = self._workspaces.pop(session_id, None)
-        if workspace is not None:
-            await workspace.files.close()
-        if forget:
-            return await self._mounts.forget(session_id)
-        return await self._mounts.unmount(session_id)
-
-    def workspace(self, session_id: str) -> Workspace | None:
-        """The session's workspace if it is mounted right now."""
-        return self._adopt(session_id)
-
-    async def ready(self, session_id: str) -> tuple[Workspace, MountReport]:
-        """The session's workspace, mounted and probed; never anything that is not durable.
-
-        Raises: MountFailed, StoreUnavailable.
+        Raises: MountSick, other NotDurable, StaleEpoch.
         """
-        started = time.monotonic()
-        lost = ""
-        workspace = self._adopt(session_id)
-        known = self._mounts.get(session_id)
-        if workspace is None and known is not None and known.engine == self._engine.name:
-            lost = f"the {known.engine} daemon {known.daemon.pid} died"
-        if workspace is not None:
-            try:
-                await workspace.probe()
-                return workspace, MountReport(
-                    self._engine.name, time.monotonic() - started, fresh=False
-                )
-            except MountSick as sick:
-                lost = f"{sick.kind}: {sick.message}"
-        await self.release(session_id)
-        workspace = await self._mount(session_id)
+        self._must_be_mounted()
         try:
-            if self._engine.give_root:
-                uid = self._mounts.uid(session_id)
-                await workspace.files.call("own", bound=PROBE_SECONDS, uid=uid)
-            await workspace.probe()
-        except (MountSick, StoreUnavailable) as error:
-            await self.release(session_id)
-            raise MountFailed(
-                f"the workspace is mounted but not durable: {error}",
-                hint="Nothing ran. `holdfast doctor` and `holdfast logs` tell more.",
-            ) from error
-        took = time.monotonic() - started
-        return workspace, MountReport(self._engine.name, took, fresh=True, lost=lost)
+            return await self._barrier.prove(turn_id, epoch)
+        finally:
+            self._must_be_mounted()
 
-    async def _mount(self, session_id: str) -> Workspace:
-        uid = self._mounts.uid(session_id)
-        mountpoint = self._mounts.parent(session_id) / "workspace"
-        daemon = self._engine.daemon(session_id, mountpoint, uid)
-        try:
-            mount = await self._mounts.mount(session_id, self._engine.name, daemon.argv, daemon.env)
-        except boxhost.MountFailed as error:
-            raise MountFailed(
-                f"the workspace cannot be mounted: {error}",
-                hint="Nothing ran. `holdfast doctor` checks FUSE and the store.",
-            ) from error
-        workspace = Workspace(mount, self._engine, self._store)
-        self._workspaces[session_id] = workspace
-        return workspace
-
-    def _adopt(self, session_id: str) -> Workspace | None:
-        """The workspace that is mounted by our engine, also by a sidecar before us."""
-        mount = self._mounts.get(session_id)
-        if mount is None or mount.engine != self._engine.name or not mount.alive():
-            return None
-        known = self._workspaces.get(session_id)
-        if known is None or known.mount != mount:
-            known = self._workspaces[session_id] = Workspace(mount, self._engine, self._store)
-        return known
+    def _must_be_mounted(self) -> None:
+        """What is below a mountpoint looks like an empty workspace."""
+        if not self.mount.alive():
+            raise MountSick("ENOTCONN", f"the {self.engine.name} daemon died")
 
 
 class DurableSandbox:
@@ -232,6 +157,12 @@ class DurableSandbox:
         self._sandbox = sandbox
         self.workspace = workspace
         self.report = report
+        self.remounted = False
+
+    def stand_on(self, workspace: Workspace) -> None:
+        """The workspace was mounted anew under the sandbox."""
+        self.workspace = workspace
+        self.remounted = True
 
     @property
     def id(self) -> str:
@@ -268,6 +199,33 @@ class DurableSandbox:
 
     async def kill(self, processes: Sequence[SandboxProcess]) -> None:
         await self._sandbox.kill(processes)
+
+    async def freeze(self) -> None:
+        await self._sandbox.freeze()
+
+    async def thaw(self) -> None:
+        await self._sandbox.thaw()
+
+    @contextlib.asynccontextmanager
+    async def frozen(self) -> AsyncIterator[None]:
+        """No process of the sandbox runs inside; they all go on afterwards, however it ends. A
+        sandbox that is gone has none, which is as good.
+
+        Raises: NotDurable, when a process would not stop.
+        """
+        try:
+            await self._sandbox.freeze()
+        except SandboxGone:
+            pass
+        except Unreachable as error:
+            raise NotDurable(
+                f"files may still be written: {error.message}",
+                hint="The turn's work is in the sandbox; run another turn to try again.",
+            ) from error
+        try:
+            yield
+        finally:
+            await finish(self._sandbox.thaw(), THAW_SECONDS)
 
     def endpoint(self, port: int) -> Endpoint:
         return self._sandbox.endpoint(port)

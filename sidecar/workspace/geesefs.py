@@ -9,7 +9,10 @@ from pathlib import Path
 
 from sidecar.boxhost.mounts import Mounts
 from sidecar.providers.base import Provider
-from sidecar.workspace.engine import Daemon, HostMounted
+from sidecar.workspace.engine import Daemon
+from sidecar.workspace.host_mounted import HostMounted
+from sidecar.workspace.iam import SessionKey, SessionKeys
+from sidecar.workspace.manifest import Manifests
 from sidecar.workspace.store import Store, StoreAddress
 
 
@@ -21,8 +24,12 @@ class Geesefs:
     name = "geesefs"
     sync_root = True
     give_root = False
+    by_key = True
+    forgets_metadata = True  # a listing has none: it must fetch each file's
+    mtime_grain_ns = 1_000_000_000
 
-    def daemon(self, session_id: str, mountpoint: Path, uid: int) -> Daemon:
+    def daemon(self, session_id: str, mountpoint: Path, uid: int, key: SessionKey | None) -> Daemon:
+        assert key is not None
         argv = [
             *(str(self.binary), "-f", "--endpoint", self.address.endpoint, "--region", "us-east-1"),
             # --no-expire-multipart: a bucket-wide call that a key for one session is denied.
@@ -38,11 +45,18 @@ class Geesefs:
             argv,
             {
                 "PATH": "/usr/bin:/bin:/usr/sbin:/sbin",
-                "AWS_ACCESS_KEY_ID": self.address.access_key,
-                "AWS_SECRET_ACCESS_KEY": self.address.secret_key,
+                "AWS_ACCESS_KEY_ID": key.access_key,
+                "AWS_SECRET_ACCESS_KEY": key.secret_key,
             },
         )
 
 
-def with_geesefs(provider: Provider, engine: Geesefs, mounts: Mounts, store: Store) -> HostMounted:
-    return HostMounted(provider, engine, mounts, store)
+def with_geesefs(
+    provider: Provider,
+    engine: Geesefs,
+    mounts: Mounts,
+    store: Store,
+    manifests: Manifests,
+    keys: SessionKeys,
+) -> HostMounted:
+    return HostMounted(provider, engine, mounts, store, manifests, keys)

@@ -17,9 +17,12 @@ from contracts.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from types_aiobotocore_s3 import S3Client
+    from types_aiobotocore_s3.type_defs import ObjectTypeDef
 
 CHUNK = 1 << 20
+PAGE = 1000  # the most that S3 gives
 DELETE_BATCH = 1000
+SERVER_ERROR = 500
 
 
 @dataclass(frozen=True)
@@ -75,14 +78,48 @@ class Store:
     async def list(self, prefix: str) -> dict[str, StoredObject]:
         """Every object under the prefix by key without it; directory markers left out."""
         found = {}
-        with _store_errors("list"):
-            pages = self._client.get_paginator("list_objects_v2")
-            async for page in pages.paginate(Bucket=self.bucket, Prefix=prefix):
-                for item in page.get("Contents", []):
-                    key = item["Key"].removeprefix(prefix)
-                    if key and not key.endswith("/"):
-                        found[key] = StoredObject(key, item["Size"], item["ETag"].strip('"'))
+        async for page in self._pages(prefix):
+            for item in page:
+                key = item["Key"].removeprefix(prefix)
+                if key and not key.endswith("/"):
+                    found[key] = StoredObject(key, item["Size"], item["ETag"].strip('"'))
         return found
+
+    async def _pages(self, prefix: str) -> AsyncIterator[Sequence[ObjectTypeDef]]:
+        """Not botocore's paginator: a page that ends with the marker of the last directory says
+        that it is the last one, although what is in the directory follows (SeaweedFS 4.48)."""
+        after = ""
+        while True:
+            with _store_errors("list"):
+                answer = await self._client.list_objects_v2(
+                    Bucket=self.bucket, Prefix=prefix, StartAfter=after, MaxKeys=PAGE
+                )
+            page = answer.get("Contents", [])
+            yield page
+            if not page or (len(page) < PAGE and not answer["IsTruncated"]):
+                return
+            after = page[-1]["Key"]
+
+    async def answers(self) -> bool:
+        """Whether the store is there, whatever it says."""
+        try:
+            await self._client.list_objects_v2(Bucket=self.bucket, MaxKeys=1)
+        except ClientError as error:
+            return int(error.response["ResponseMetadata"]["HTTPStatusCode"]) < SERVER_ERROR
+        except (BotoCoreError, OSError):
+            return False
+        return True
+
+    async def head(self, key: str) -> StoredObject | None:
+        """What a listing would tell of this object now; None if there is none."""
+        with _store_errors("look"):
+            try:
+                found = await self._client.head_object(Bucket=self.bucket, Key=key)
+            except ClientError as error:
+                if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
+                    return None
+                raise
+            return StoredObject(key, found["ContentLength"], found["ETag"].strip('"'))
 
     async def get(self, key: str) -> tuple[bytes, str] | None:
         """An object's content and ETag; None if there is none."""
@@ -109,6 +146,14 @@ class Store:
                     return False
                 raise
         return True
+
+    async def move(self, key: str, bucket: str, new_key: str) -> None:
+        """Copy an object to another bucket of the store, then delete it here."""
+        with _store_errors("move"):
+            await self._client.copy_object(
+                Bucket=bucket, Key=new_key, CopySource={"Bucket": self.bucket, "Key": key}
+            )
+        await self.delete([key])
 
     async def delete(self, keys: Sequence[str]) -> None:
         with _store_errors("delete"):

@@ -24,10 +24,26 @@ WORKERS = 8
 POKE_SECONDS = 0.05
 
 
+class Known:
+    """A name as it was seen. `settled`: its bytes are those that `plain` has the hash of."""
+
+    __slots__ = ("mark", "plain", "settled")
+
+    def __init__(self, mark: tuple[int, int, int, int], plain: dict[str, Any]) -> None:
+        self.mark = mark
+        self.plain = plain
+        self.settled = False
+
+
 class Walker:
     def __init__(self, root: str) -> None:
         self.root = os.fsencode(root)
-        self.known: dict[bytes, tuple[tuple[int, int, int], dict[str, Any]]] = {}
+        self.token = ""
+        self.known: dict[bytes, Known] = {}  # as the last `settle` told it
+        self.full = True
+        self.found: dict[bytes, Known] = {}  # what the last `scan` saw
+        self.pending: list[tuple[bytes, Known]] = []
+        self.odd: dict[str, str] = {}  # what no engine can keep, and why
 
     def place(self, name: bytes) -> bytes:
         return os.path.join(self.root, name)  # noqa: PTH118 - bytes: names may be any
@@ -103,47 +119,60 @@ class Walker:
             fd = deeper
         return fd
 
-    def walk(self, *, sync_root: bool) -> dict[str, Any]:
-        """Every entry; what changed since the last walk is hashed and fsynced."""
-        entries: list[dict[str, Any]] = []
-        odd_names: list[str] = []
-        changed: list[tuple[bytes, os.stat_result, dict[str, Any]]] = []
-        seen: dict[bytes, tuple[tuple[int, int, int], dict[str, Any]]] = {}
+    def scan(self, *, token: str, held: list[int]) -> dict[str, Any]:
+        """Look at every name: how many there are, and how many `settle` will read. `token` is what
+        the caller's last `settle` gave: without it the next one tells everything anew. Files with
+        an inode of `held` are read although nothing tells that they changed."""
+        self.full = token != self.token
+        self.found, self.odd, self.pending = {}, {}, []
+        inodes = set(held)
         for name, info in self._scan(b""):
-            try:
-                text = name.decode("utf-8")
-            except UnicodeDecodeError:
-                odd_names.append(name.decode("utf-8", "backslashreplace"))
+            text = _kept_name(name)
+            if text is None:
+                shown = name.decode("utf-8", "backslashreplace")
+                self.odd[shown] = "its name cannot be kept: rename it (valid UTF-8, no backslash)"
                 continue
-            if "\\" in text:
-                odd_names.append(text)
-                continue
-            entry = self._describe(name, text, info)
-            entries.append(entry)
-            if entry["kind"] != "file":
-                continue
-            mark = (info.st_size, info.st_mtime_ns, info.st_ino)
-            old = self.known.get(name)
-            if old is not None and old[0] == mark:
-                entry.update(sha256=old[1]["sha256"], md5=old[1]["md5"])
-                seen[name] = (mark, entry)
+            mark = (info.st_mode, info.st_size, info.st_mtime_ns, info.st_ino)
+            known = self.known.get(name)
+            if known is None or known.mark != mark or info.st_ino in inodes:
+                entry = Known(mark, self._describe(name, text, info))
+                if entry.plain["kind"] == "file":
+                    self.pending.append((name, entry))
+                self.found[name] = entry
             else:
-                changed.append((name, info, entry))
-        problems = self._settle(changed, seen)
-        if sync_root and not odd_names:  # with such a name geesefs never comes back from it
+                self.found[name] = known
+        gone = sum(name not in self.found for name in self.known)
+        return {"names": len(self.found), "pending": len(self.pending), "gone": gone}
+
+    def settle(self, *, sync_root: bool) -> dict[str, Any]:
+        """fsync and hash what the scan before found changed; every entry that is not as it was at
+        the last `settle`."""
+        problems = self._sync_and_hash()
+        if sync_root and not self.odd:  # with such a name geesefs never comes back from it
             self._sync_root()
-        self.known = seen
+        old, self.known = self.known, {}
+        told = []
+        for name, entry in self.found.items():
+            if entry.settled:
+                self.known[name] = entry
+            if self.full or old.get(name) is not entry:
+                told.append(entry.plain)
+        gone = [] if self.full else [name.decode() for name in old if name not in self.found]
+        self.token = os.urandom(8).hex()
         return {
-            "entries": entries,
-            "changed": [entry["path"] for _, _, entry in changed],
-            "odd_names": odd_names,
+            "token": self.token,
+            "full": self.full,
+            "entries": told,
+            "read": [entry.plain["path"] for _, entry in self.pending],
+            "gone": gone,
+            "odd": self.odd,
             "problems": problems,
         }
 
     def _scan(self, below: bytes) -> Any:
         directory = os.path.join(self.root, below) if below else self.root  # noqa: PTH118
         with os.scandir(directory) as found:
-            for item in sorted(found, key=lambda item: item.name):
+            for item in found:
                 name = os.path.join(below, item.name) if below else item.name  # noqa: PTH118
                 info = item.stat(follow_symlinks=False)
                 yield name, info
@@ -153,41 +182,40 @@ class Walker:
     def _describe(self, name: bytes, text: str, info: os.stat_result) -> dict[str, Any]:
         entry: dict[str, Any] = {
             "path": text,
+            "kind": _kind(info.st_mode),
+            "size": None,
+            "sha256": None,
             "mode": stat.S_IMODE(info.st_mode),
             "mtime_ns": info.st_mtime_ns,
+            "target": None,
         }
-        entry["kind"] = _kind(info.st_mode)
         if entry["kind"] == "file":
             entry["size"] = info.st_size
         if entry["kind"] == "symlink":
             target = os.readlink(self.place(name))  # noqa: PTH115
-            entry["target"] = target.decode("utf-8", "backslashreplace")
+            try:
+                entry["target"] = target.decode("utf-8")
+            except UnicodeDecodeError:
+                self.odd[text] = "what it links to cannot be kept: it is not valid UTF-8"
         return entry
 
-    def _settle(
-        self,
-        changed: list[tuple[bytes, os.stat_result, dict[str, Any]]],
-        seen: dict[bytes, tuple[tuple[int, int, int], dict[str, Any]]],
-    ) -> list[dict[str, str]]:
-        problems = []
-
-        def one(item: tuple[bytes, os.stat_result, dict[str, Any]]) -> str | None:
-            name, info, entry = item
+    def _sync_and_hash(self) -> list[dict[str, Any]]:
+        def one(item: tuple[bytes, Known]) -> dict[str, Any] | None:
+            name, entry = item
+            path = entry.plain["path"]
             try:
-                after = self._hash_and_sync(name, entry)
+                after = self._hash_and_sync(name, entry.plain)
             except OSError as error:
-                return f"{error.strerror}"
-            mark = (info.st_size, info.st_mtime_ns, info.st_ino)
-            if (after.st_size, after.st_mtime_ns, after.st_ino) == mark:
-                seen[name] = (mark, entry)
+                return {"path": path, "errno": error.errno, "reason": str(error.strerror)}
+            if (after.st_mode, after.st_size, after.st_mtime_ns, after.st_ino) == entry.mark:
+                entry.settled = True
                 return None
-            return "it was written to while it was being read"
+            return {"path": path, "errno": 0, "reason": "it was written to while it was read"}
 
+        for entry in self.found.values():
+            entry.settled = entry.settled or entry.plain["kind"] != "file"
         with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
-            for (_, _, entry), reason in zip(changed, pool.map(one, changed), strict=True):
-                if reason is not None:
-                    problems.append({"path": entry["path"], "reason": reason})
-        return problems
+            return [problem for problem in pool.map(one, self.pending) if problem is not None]
 
     def _hash_and_sync(self, name: bytes, entry: dict[str, Any]) -> os.stat_result:
         fd = os.open(self.place(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -225,6 +253,15 @@ class Walker:
                         os.close(os.open(item.path, os.O_RDONLY))
                         break
         thread.join()
+
+
+def _kept_name(name: bytes) -> str | None:
+    """The name, if every engine can keep it."""
+    try:
+        text = name.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return None if "\\" in text else text
 
 
 def _kind(mode: int) -> str:

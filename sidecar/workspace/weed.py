@@ -12,7 +12,10 @@ from pathlib import Path
 
 from sidecar.boxhost.mounts import Mounts
 from sidecar.providers.base import Provider
-from sidecar.workspace.engine import Daemon, HostMounted
+from sidecar.workspace.engine import Daemon
+from sidecar.workspace.host_mounted import HostMounted
+from sidecar.workspace.iam import SessionKey, SessionKeys
+from sidecar.workspace.manifest import Manifests
 from sidecar.workspace.store import Store
 
 
@@ -26,12 +29,15 @@ class Weed:
 
     name = "weed"
     sync_root = False
+    by_key = False  # the filer knows no keys
+    forgets_metadata = False
+    mtime_grain_ns = 1
 
     @property
     def give_root(self) -> bool:
         return os.geteuid() == 0  # an ordinary user mounts it as its own
 
-    def daemon(self, session_id: str, mountpoint: Path, uid: int) -> Daemon:
+    def daemon(self, session_id: str, mountpoint: Path, uid: int, key: SessionKey | None) -> Daemon:
         cache = self.cache_dir / session_id
         cache.mkdir(parents=True, exist_ok=True)
         self.run_dir.mkdir(parents=True, exist_ok=True)
@@ -51,5 +57,12 @@ class Weed:
         return Daemon(argv, {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "HOME": str(cache)})
 
 
-def with_weed(provider: Provider, engine: Weed, mounts: Mounts, store: Store) -> HostMounted:
-    return HostMounted(provider, engine, mounts, store)
+def with_weed(
+    provider: Provider,
+    engine: Weed,
+    mounts: Mounts,
+    store: Store,
+    manifests: Manifests,
+    keys: SessionKeys,
+) -> HostMounted:
+    return HostMounted(provider, engine, mounts, store, manifests, keys)

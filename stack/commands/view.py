@@ -24,11 +24,13 @@ from contracts.events import (
     Receipt,
     ReceiptFailed,
     Resume,
+    RunAdopted,
     SandboxAttached,
     SandboxCreating,
     SandboxDestroyed,
     SandboxGone,
     SandboxReady,
+    StateFailed,
     Thought,
     ToolCall,
     ToolResult,
@@ -39,6 +41,8 @@ from contracts.events import (
     TurnInterrupted,
     TurnStarted,
     Usage,
+    WorkspaceRestored,
+    WorkspaceSwept,
 )
 from stack.commands.terminal import INTERRUPTED, one_line, safe, styled
 
@@ -215,7 +219,9 @@ def bounded(output: str) -> list[str]:
 
 
 def plural(count: int, word: str) -> str:
-    return word if count == 1 else word + "s"
+    if count == 1:
+        return word
+    return f"{word[:-1]}ies" if word.endswith("y") else f"{word}s"
 
 
 def remark(event: Event) -> tuple[str, str] | None:
@@ -256,9 +262,21 @@ def _machinery(event: Event) -> str | None:
             return f"workspace by {event.engine}{why}, {event.took:.1f} s"
         case MountRestored():
             return f"workspace is back by {event.engine}, {event.took:.1f} s"
+        case WorkspaceRestored():
+            counts = [(event.symlinks, "link"), (event.modes, "mode"), (event.mtimes, "time")]
+            counts.append((event.directories, "empty directory"))
+            told = ", ".join(f"{n} {plural(n, word)}" for n, word in counts if n)
+            return f"put back from the last receipt: {told or 'nothing'}"
+        case WorkspaceSwept():
+            return f"removed {', '.join(event.paths)}: {event.reason}"
+        case RunAdopted():
+            return f"the turn goes on: {event.reason}"
+        case StateFailed():
+            return f"the memory of {event.harness} was not stored: {event.reason}"
         case Resume():
+            carried = f", with {event.carried}" if event.carried else ""
             left_out = f"; left out: {event.dropped}" if event.dropped else ""
-            return f"conversation: {event.rung}{left_out}"
+            return f"conversation: {event.rung}{carried}{left_out}"
         case _:
             return None
 

@@ -125,6 +125,7 @@ def _sidecar_environment(wiring: Wiring) -> dict[str, str]:
         "HOLDFAST_WORKSPACE": settings.workspace,
         "HOLDFAST_GATEWAY_CONTROL": str(layout.gateway_control),
         **_given("HOLDFAST_WARM_SECONDS", settings.warm_seconds),
+        **_given("HOLDFAST_WARM_SANDBOXES", settings.warm_sandboxes),
         **_given("HOLDFAST_ANTHROPIC_MODEL", settings.anthropic_model),
         **_given("HOLDFAST_OPENAI_MODEL", settings.openai_model or _openai_default(settings)),
         **_shared(wiring),
@@ -140,7 +141,7 @@ def _shared(wiring: Wiring) -> dict[str, str]:
     """What api and sidecar both get."""
     settings, credentials = wiring.settings, wiring.credentials
     return {
-        "HOLDFAST_S3_ENDPOINT": seaweedfs.s3_endpoint(wiring.ports),
+        "HOLDFAST_S3_ENDPOINT": settings.s3_proxy or seaweedfs.s3_endpoint(wiring.ports),
         "HOLDFAST_S3_ACCESS_KEY": credentials.s3_access_key.get_secret_value(),
         "HOLDFAST_S3_SECRET_KEY": credentials.s3_secret_key.get_secret_value(),
         "HOLDFAST_S3_BUCKET": settings.s3_bucket,

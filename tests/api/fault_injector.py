@@ -146,6 +146,7 @@ class FaultInjector:
         # what happens between a listing and the next one
         self.after_listing: Callable[[], None] = lambda: None
         self.released: list[UUID] = []
+        self.release_errors: list[HoldfastError] = []
         self.lock = threading.Lock()
 
     def app(self) -> Starlette:
@@ -237,6 +238,8 @@ class FaultInjector:
 
     async def _release(self, request: Request) -> Response:
         sid = request.path_params["sid"]
+        if self.release_errors:
+            raise self.release_errors.pop(0)
         self.released.append(sid)
         box = self.boxes.pop(sid, None)
         return _json(Released(session_id=sid, sandboxes=int(box is not None), mounts=0))

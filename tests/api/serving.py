@@ -30,10 +30,13 @@ QUICK = Limits(start_within=2.0, follow_within=2.0, gap_tries=3, reconcile_every
 
 
 @contextlib.asynccontextmanager
-async def served(app: Any, kind: type[uvicorn.Server] = uvicorn.Server) -> AsyncIterator[str]:
+async def served(
+    app: Any, kind: type[uvicorn.Server] = uvicorn.Server, port: int = 0
+) -> AsyncIterator[str]:
     """Serve an ASGI app from a thread with a loop of its own; yields its address."""
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
         config = uvicorn.Config(
             app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=5
         )

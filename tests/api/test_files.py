@@ -110,6 +110,7 @@ async def test_2500_keys_are_listed_in_pages_each_once(api: Api, s3: S3Client) -
         "session_id": str(sid),
         "sandboxes": 0,
         "objects": 2500,
+        "state_objects": 0,
         "turns": 0,
         "events": 0,
     }
@@ -272,7 +273,7 @@ async def test_the_live_view_comes_through_the_sidecar(api: Api) -> None:
 async def test_a_store_that_is_away_is_503_and_ready_says_so(
     api: Api, store_service: SeaweedFS
 ) -> None:
-    away = SeaweedFS("http://127.0.0.1:9", "k", "s", "")
+    away = SeaweedFS("http://127.0.0.1:9", "k", "s", "", {})
     settings = make_settings(
         api.settings.database_url.get_secret_value(), away, api.settings.sidecar_url
     )

@@ -192,7 +192,7 @@ async def test_of_turns_at_once_through_two_apis_one_is_taken(
 async def test_a_cancel_works_through_any_api(
     new_database: NewDatabase, store_service: SeaweedFS
 ) -> None:
-    slow = Limits(2.0, 5.0, lease_seconds=60.0, reconcile_every=3600.0)  # no heartbeat helps
+    slow = Limits(2.0, 5.0, lease_seconds=600.0, reconcile_every=3600.0)  # no heartbeat helps
     async with two_apis(new_database, store_service, slow) as (one, two, _):
         session = await one.new_session()
         with planned(one.injector, talking):
@@ -299,6 +299,13 @@ async def test_a_stopped_api_that_wakes_up_after_a_takeover_changes_nothing(
 def _end() -> list[tuple[str, dict[str, Any]]]:
     receipt = RECEIPT.model_dump(include={"engine", "files", "bytes", "manifest_sha256", "took"})
     return [("receipt", receipt), ("turn.completed", {})]
+
+
+async def test_a_process_that_stops_inside_a_transaction_does_not_hold_a_session_for_ever(
+    database: Database,
+) -> None:
+    async with database.connection() as conn:
+        assert await conn.fetchval("SHOW idle_in_transaction_session_timeout") == "10s"
 
 
 async def test_the_check_of_the_epoch_costs_no_statement(database: Database) -> None:

@@ -5,8 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import pytest
+from uuid_utils.compat import uuid7
+
+from api.db.sessions import Locked
+from api.turns import check_place
 from contracts.bodies import Session, Turn, TurnPage
-from contracts.errors import Conflict
+from contracts.errors import Conflict, SidecarUnavailable, TurnRunning
 from tests.api.conftest import NewDatabase
 from tests.api.fault_injector import FaultInjector, FaultyRun, planned
 from tests.api.serving import Api, assert_error, make_settings, serve_api, served
@@ -122,6 +127,24 @@ async def test_deleting_a_session_drops_its_queue(api: Api) -> None:
     assert (await api.http.delete(f"/sessions/{session.id}")).status_code == 200
     assert api.injector.starts == starts
     assert all(turn.id not in api.injector.runs for turn in turns[1:])
+
+
+async def test_a_delete_that_fails_half_way_has_dropped_the_queue(api: Api) -> None:
+    session, turns = await fill(api, 1)
+    api.injector.release_errors = [SidecarUnavailable("away")]
+    failed = await api.http.delete(f"/sessions/{session.id}")
+    assert_error(failed, 503, "sidecar_unavailable")
+    assert (await api.turn(turns[1])).state == "cancelled"
+    assert (await api.http.delete(f"/sessions/{session.id}")).status_code == 200
+
+
+def test_nobody_overtakes_a_turn_that_waits_to_be_started() -> None:
+    waiting = uuid7()
+    locked = Locked(1, 8, deleting=False, running_turn=None, next_queued=waiting)
+    assert check_place(locked, queue=True) is True
+    with pytest.raises(TurnRunning) as refused:
+        check_place(locked, queue=False)
+    assert refused.value.details["turn_id"] == str(waiting)
 
 
 async def test_a_full_queue_is_refused(api: Api, monkeypatch: Any) -> None:

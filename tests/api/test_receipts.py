@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -39,6 +40,10 @@ ENDS: list[tuple[str, dict[str, Any]]] = [
     ("turn.cancelled", {"reason": "asked"}),
     ("turn.interrupted", {"error": ERROR}),
 ]
+
+
+def _play(lines: list[bytes], run: FaultyRun) -> None:
+    run.journal.extend(lines)
 
 
 async def run_of(api: Api, *events: tuple[str, dict[str, Any]]) -> tuple[Session, Turn]:
@@ -93,7 +98,7 @@ async def test_a_session_is_durable_by_its_last_ended_turn(api: Api) -> None:
         return value
 
     for lines, expected in ((numbered(ENDS[0]), False), (short_run(), True)):
-        with planned(api.injector, lambda run, lines=lines: run.journal.extend(lines)):
+        with planned(api.injector, partial(_play, lines)):
             await api.ended(await api.start(session.id))
         assert await durable() is expected
     with planned(api.injector, lambda run: run.say("sandbox.creating", provider="local")):
@@ -149,8 +154,8 @@ async def test_a_run_that_ends_without_saying_how_keeps_its_receipt(api: Api) ->
 
 def test_lines_are_held_from_the_receipt_to_the_end() -> None:
     said = Numbered(1, Message(role="assistant", text="x"))
-    proof = Numbered(2, Receipt(**RECEIPT))  # type: ignore[arg-type]
-    denial = Numbered(2, ReceiptFailed(**FAILED))  # type: ignore[arg-type]
+    proof = Numbered(2, Receipt(**RECEIPT))
+    denial = Numbered(2, ReceiptFailed(**FAILED))
     after, end = Numbered(3, Message(role="assistant", text="y")), Numbered(4, TurnCompleted())
     for verdict in (proof, denial):
         holding = Holding()

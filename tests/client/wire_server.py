@@ -53,6 +53,12 @@ class FakeApi:
     files: dict[str, bytes] = field(default_factory=dict)
     live_files: dict[str, bytes] = field(default_factory=dict)
     sandboxes: list[bodies.SandboxBody] = field(default_factory=list)
+    leaks: list[bodies.Leak] = field(default_factory=list)
+    manifests: dict[UUID, bytes] = field(default_factory=dict)
+    # The next turn waits, until it was looked at so often.
+    queue_next: bool = False
+    looks_at_queued: int = 0
+    begins_after: int | None = None
     capabilities: bodies.Capabilities | None = None
     # What the next turn does; events get their place in the transcript by `append`.
     script: list[events.Event] = field(default_factory=list)
@@ -126,11 +132,25 @@ class FakeApi:
             error=None,
             receipt=None,
         )
+        if self.queue_next and body.queue:
+            turn = turn.model_copy(update={"state": "queued", "last_seq": first - 1})
+        self.turns[turn.id] = turn
+        return turn if turn.state == "queued" else self.begin(turn)
+
+    def begin(self, turn: bodies.Turn) -> bodies.Turn:
+        """Let a turn run, behind whatever the transcript has by now."""
+        first = len(self.transcripts[turn.session_id]) + 1
+        turn = turn.model_copy(update={"state": "running", "first_seq": first, "last_seq": first})
         self.turns[turn.id] = turn
         started = events.TurnStarted(harness=turn.harness, provider=turn.provider)
-        said = events.Message(role="user", text=body.prompt)
-        self.append(session_id, started, said, *self.script, turn_id=turn.id)
+        said = events.Message(role="user", text=turn.prompt)
+        self.append(turn.session_id, started, said, *self.script, turn_id=turn.id)
         return turn
+
+    def end_queued(self, turn: bodies.Turn) -> bodies.Turn:
+        ended = {"state": "cancelled", "ended_at": datetime.now(UTC)}
+        self.turns[turn.id] = turn.model_copy(update=ended)
+        return self.turns[turn.id]
 
     async def stream(self, session_id: UUID, after: int, follow: bool) -> AsyncIterator[bytes]:
         fault = self.faults.pop(0) if self.faults else None
@@ -233,8 +253,28 @@ class Routes:
             self.api.append(session.id, *await self.api.on_turn(turn), turn_id=turn.id)
         return _json(turn, 202)
 
+    async def turn(self, request: Request) -> Response:
+        turn = self.api.turns[UUID(request.path_params["tid"])]
+        answer = _json(turn)
+        if turn.state == "queued":
+            self.api.looks_at_queued += 1
+            if self.api.looks_at_queued == self.api.begins_after:
+                self.api.begin(turn)
+        return answer
+
+    async def manifest(self, request: Request) -> Response:
+        content = self.api.manifests.get(UUID(request.path_params["tid"]))
+        if content is None:
+            raise errors.NotFound("no manifest", hint="it has no receipt")
+        return Response(content, media_type="application/json")
+
+    async def leaks(self, request: Request) -> Response:
+        return _json(bodies.LeakList(leaks=self.api.leaks))
+
     async def cancel(self, request: Request) -> Response:
         turn = self.api.turns[UUID(request.path_params["tid"])]
+        if turn.state == "queued":
+            return _json(self.api.end_queued(turn), 202)
         self.api.append(turn.session_id, events.TurnCancelled(reason="asked"), turn_id=turn.id)
         return _json(turn, 202)
 
@@ -326,7 +366,10 @@ def build_app(api: FakeApi) -> ASGIApp:
             Route("/sessions", routes.sessions, methods=["GET", "POST"]),
             Route("/sessions/{sid}", routes.session, methods=["GET", "PATCH", "DELETE"]),
             Route("/sandboxes", routes.list_sandboxes),
+            Route("/leaks", routes.leaks),
             Route("/sessions/{sid}/turns", routes.turns, methods=["GET", "POST"]),
+            Route("/sessions/{sid}/turns/{tid}", routes.turn),
+            Route("/sessions/{sid}/turns/{tid}/manifest", routes.manifest),
             Route("/sessions/{sid}/turns/{tid}/cancel", routes.cancel, methods=["POST"]),
             Route("/sessions/{sid}/events", routes.events),
             Route("/sessions/{sid}/files", routes.list_files),

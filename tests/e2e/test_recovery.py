@@ -6,13 +6,21 @@ import asyncio
 import json
 import os
 import signal
+from uuid import uuid4
 
 import pytest
 
 from client import Holdfast
 from contracts.bodies import SandboxBody, Session
 from contracts.errors import HoldfastError
-from tests.e2e.conftest import HARNESSES, RunningStack, of_type, run, wait_for_event
+from tests.e2e.conftest import (
+    HARNESSES,
+    RunningStack,
+    of_type,
+    run,
+    wait_for_end,
+    wait_for_event,
+)
 
 TICKS = "for i in 1 2 3 4; do echo tick $i; sleep 1; done; echo ticked > ticks.txt"
 
@@ -27,9 +35,8 @@ async def crash(stack: RunningStack, part: str, how: int = signal.SIGKILL) -> No
     os.kill(before, how)
     async with asyncio.timeout(60):
         while True:
-            status = await stack.command("status", "--json", check=False)
-            pid = await stack.pid_of(part)
-            if pid != before and '"state": "ready"' in status.replace('":"', '": "'):
+            now = await stack.part(part)
+            if now["pid"] not in (before, None) and now["state"] == "ready":
                 return
             await asyncio.sleep(0.1)
 
@@ -112,9 +119,50 @@ async def test_a_sidecar_that_is_stopped_cleanly_leaves_its_turns_to_the_next_on
     assert await stack.stored(session, "b.txt") == b"b"
 
 
+async def test_a_run_that_cannot_be_read_does_not_keep_the_sidecar_from_starting(
+    stack: RunningStack, hf: Holdfast, session: Session
+) -> None:
+    torn = stack.data_dir / "runs" / f"{uuid4()}.ndjson"
+    torn.touch()
+    await crash(stack, "sidecar")
+    assert (await run(hf, session, "say hello"))[-1].type == "turn.completed"
+    assert not torn.exists()
+    torn.with_suffix(".broken").unlink()
+
+
 async def test_a_gateway_that_dies_serves_the_same_session_again(
     stack: RunningStack, hf: Holdfast, session: Session
 ) -> None:
     await run(hf, session, "say one")
     await crash(stack, "gateway")
     assert (await run(hf, session, "say two"))[-1].type == "turn.completed"
+
+
+async def test_a_store_that_is_away_in_the_middle_of_a_turn_costs_time_and_nothing_else(
+    stack: RunningStack, hf: Holdfast, session: Session
+) -> None:
+    turn = await hf.turns.start(session.id, "write a to a.txt\nwait 4 seconds\nwrite b to b.txt")
+    await wait_for_event(hf, turn, "tool.result")
+    await crash(stack, "seaweedfs")
+    end = await wait_for_end(hf, turn)
+    ended = await hf.turns.get(session.id, turn.id)
+    assert (end.type, ended.not_durable) == ("turn.completed", None)
+    assert await stack.stored(session, "a.txt") == b"a"
+    assert await stack.stored(session, "b.txt") == b"b"
+
+
+async def test_a_mount_that_dies_in_the_middle_of_a_turn_is_mounted_anew(
+    stack: RunningStack, hf: Holdfast, session: Session
+) -> None:
+    turn = await hf.turns.start(session.id, "write a to a.txt\nwait 8 seconds\nwrite b to b.txt")
+    await wait_for_event(hf, turn, "tool.result")
+    record = json.loads((stack.data_dir / "mounts" / f"{session.id}.json").read_text())
+    os.kill(record["daemon"]["pid"], signal.SIGKILL)
+    lost = await wait_for_event(hf, turn, "mount.lost")
+    assert "ENOTCONN" in lost.reason
+    await wait_for_event(hf, turn, "mount.restored")
+    end = await wait_for_end(hf, turn)
+    assert end.type == "turn.completed"
+    assert await stack.stored(session, "a.txt") == b"a"
+    assert await stack.stored(session, "b.txt") == b"b"
+    assert (await run(hf, session, "run: cat a.txt b.txt"))[-1].type == "turn.completed"

@@ -108,10 +108,29 @@ async def test_a_harness_killed_in_the_middle_of_a_tool_comes_back_in_the_same_s
     assert "remember the colour teal" in said(events)
 
 
-def kill_harness(stack: RunningStack, session: Session) -> None:
-    """SIGKILL the harness and its adapter in the session's box, as the host sees them."""
+async def test_a_harness_whose_adapter_died_writes_nothing_behind_the_receipt(
+    stack: RunningStack, hf: Holdfast, session: Session
+) -> None:
+    prompt = "run: sleep 3\nwrite late to late.txt\nwait 60 seconds"
+    turn = await hf.turns.start(session.id, prompt, harness="claude")
+    await wait_for_event(hf, turn, "tool.call")
+    kill_harness(stack, session, named=b"claude-agent-acp")
+    await wait_for_event(hf, turn, "turn.interrupted")
+    assert harness_processes(stack, session) == {}, "it goes on with the turn"
+
+
+def kill_harness(stack: RunningStack, session: Session, named: bytes = b"") -> None:
+    """SIGKILL the harness and its adapter, or of them the one with this name."""
+    for pid, argv in harness_processes(stack, session).items():
+        if named in argv:
+            os.kill(pid, signal.SIGKILL)
+
+
+def harness_processes(stack: RunningStack, session: Session) -> dict[int, bytes]:
+    """The harness and its adapter in the session's box, as the host sees them."""
     (record,) = (stack.data_dir / "boxes").glob(f"{session.id}-*/box.json")
     namespace = f"pid:[{json.loads(record.read_text())['pid_namespace']}]"
+    found = {}
     for entry in Path("/proc").iterdir():
         try:
             if not entry.name.isdigit() or str((entry / "ns/pid").readlink()) != namespace:
@@ -121,4 +140,5 @@ def kill_harness(stack: RunningStack, session: Session) -> None:
             continue
         harness = b"/opt/harness/" in argv or argv.rstrip(b"\0") == b"pi"
         if harness and b"sandbox-agent" not in argv:
-            os.kill(int(entry.name), signal.SIGKILL)
+            found[int(entry.name)] = argv
+    return found

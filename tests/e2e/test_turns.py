@@ -98,6 +98,16 @@ async def test_a_mount_daemon_that_dies_is_said_and_mended(
     assert await stack.stored(session, "two.txt") == b"two"
 
 
+async def test_another_harness_starts_in_a_box_whose_workspace_was_mounted_anew(
+    stack: RunningStack, hf: Holdfast, session: Session
+) -> None:
+    await run(hf, session, "write a to a.txt")
+    await kill_mount_daemon(stack, session)
+    events = await run(hf, session, "run: cat a.txt", harness="claude")
+    assert of_type(events, "mount.restored")
+    assert events[-1].type == "turn.completed", events[-1]
+
+
 async def kill_mount_daemon(stack: RunningStack, session: Session) -> None:
     mount = Mounts(stack.data_dir).get(str(session.id))
     assert mount is not None

@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from uuid import UUID, uuid4
 
-import aioboto3
 import pytest
 
 from contracts.bodies import RunRequest
 from contracts.errors import StaleEpoch
 from sidecar.harnesses.state import StateBroken
 from sidecar.runs.states import Native, States
-from sidecar.workspace.store import Store, StoreAddress
-from tests.services import SeaweedFS
+from sidecar.workspace.store import Store
+from tests.conftest import STATE_BUCKET
 
 
 @pytest.fixture
-async def store(store_service: SeaweedFS) -> AsyncIterator[Store]:
-    address = StoreAddress(
-        store_service.endpoint, store_service.access_key, store_service.secret_key, f"b{uuid4()}"
-    )
-    async with aioboto3.Session().client(
-        "s3",
-        endpoint_url=address.endpoint,
-        aws_access_key_id=address.access_key,
-        aws_secret_access_key=address.secret_key,
-        region_name="us-east-1",
-    ) as s3:
-        await s3.create_bucket(Bucket=address.bucket)
-    async with Store.open(address) as opened:
-        yield opened
+def bucket(store: Store) -> Store:
+    return store.in_bucket(STATE_BUCKET)
 
 
 @pytest.fixture
-def states(store: Store) -> States:
-    return States(store)
+def states(bucket: Store) -> States:
+    return States(bucket)
 
 
 def request(session_id: UUID, epoch: int) -> RunRequest:
@@ -85,18 +71,20 @@ async def test_a_turn_may_store_its_state_twice(states: States) -> None:
     assert await states.fetch(session, "pi", stored) == b"two"
 
 
-async def test_the_last_three_are_kept_and_older_ones_removed(states: States, store: Store) -> None:
+async def test_the_last_three_are_kept_and_older_ones_removed(
+    states: States, bucket: Store
+) -> None:
     session = uuid4()
     requests = [request(session, epoch) for epoch in range(1, 6)]
     for each in requests:
         await states.put(each, Native("acp", each.epoch), b"state")
-    kept = await store.list(f"{session}/state/pi/")
+    kept = await bucket.list(f"{session}/state/pi/")
     assert set(kept) == {f"{each.turn_id}.tar.gz" for each in requests[2:]} | {"latest.json"}
 
 
-async def test_a_state_that_is_not_what_was_stored_is_broken(states: States, store: Store) -> None:
+async def test_a_state_that_is_not_what_was_stored_is_broken(states: States, bucket: Store) -> None:
     session = uuid4()
     stored = await states.put(request(session, 1), Native("acp", 1), b"state")
-    await store.put(f"{session}/state/pi/{stored.turn_id}.tar.gz", b"other bytes")
+    await bucket.put(f"{session}/state/pi/{stored.turn_id}.tar.gz", b"other bytes")
     with pytest.raises(StateBroken):
         await states.fetch(session, "pi", stored)

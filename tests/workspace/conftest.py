@@ -1,46 +1,39 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Protocol
 
-import aioboto3
 import pytest
 
 from sidecar.boxhost.boxes import Boxes
 from sidecar.boxhost.mounts import Mounts
 from sidecar.providers.local import LocalProvider
-from sidecar.workspace.engine import HostMounted
 from sidecar.workspace.geesefs import Geesefs, with_geesefs
+from sidecar.workspace.host_mounted import HostMounted
+from sidecar.workspace.iam import SessionKeys
+from sidecar.workspace.manifest import Manifests
 from sidecar.workspace.store import Store, StoreAddress
 from sidecar.workspace.weed import Weed, with_weed
 from stack.install.binaries import find_weed
 from stack.settings import Settings
+from tests.conftest import STATE_BUCKET as STATE_BUCKET
 from tests.services import SeaweedFS
 
-Wrap = Callable[[LocalProvider], HostMounted]
 
-
-@pytest.fixture(scope="session")
-async def address(store_service: SeaweedFS) -> StoreAddress:
-    found = StoreAddress(
-        store_service.endpoint, store_service.access_key, store_service.secret_key, "workspaces"
-    )
-    async with aioboto3.Session().client(
-        "s3",
-        endpoint_url=found.endpoint,
-        aws_access_key_id=found.access_key,
-        aws_secret_access_key=found.secret_key,
-        region_name="us-east-1",
-    ) as s3:
-        for bucket in (found.bucket, "elsewhere"):
-            await s3.create_bucket(Bucket=bucket)
-    return found
+class HostOf(Protocol):
+    def __call__(self, engine: str, name: str = "data") -> HostMounted: ...
 
 
 @pytest.fixture
-async def store(address: StoreAddress) -> AsyncIterator[Store]:
-    async with Store.open(address) as opened:
+async def keys(address: StoreAddress) -> AsyncIterator[SessionKeys]:
+    async with SessionKeys.open(address) as opened:
         yield opened
+
+
+@pytest.fixture
+def manifests(store: Store) -> Manifests:
+    return Manifests(store.in_bucket(STATE_BUCKET))
 
 
 @pytest.fixture
@@ -50,30 +43,50 @@ async def mounts(short_dir: Path, fuse: None) -> AsyncIterator[Mounts]:
     await host.stop_all()
 
 
-@pytest.fixture(params=["weed", "geesefs"])
-async def durable(
+@pytest.fixture
+async def host_of(
     request: pytest.FixtureRequest,
     short_dir: Path,
     bwrap: Path,
-    mounts: Mounts,
+    fuse: None,
     store: Store,
+    manifests: Manifests,
+    keys: SessionKeys,
     address: StoreAddress,
     store_service: SeaweedFS,
-) -> AsyncIterator[HostMounted]:
+) -> AsyncIterator[HostOf]:
+    """A host by the name of its data directory: the local provider, wrapped by an engine. What runs
+    there ends with the test."""
+    begun: list[tuple[Boxes, Mounts]] = []
+
+    def make(engine: str, name: str = "data") -> HostMounted:
+        data, run = short_dir / name, short_dir / "run"
+        boxes, mounts = Boxes(data, run, bwrap), Mounts(data)
+        begun.append((boxes, mounts))
+        local = LocalProvider(boxes, {})
+        if engine == "geesefs":
+            geesefs = Geesefs(request.getfixturevalue("geesefs"), address)
+            return with_geesefs(local, geesefs, mounts, store, manifests, keys)
+        cache, weed = short_dir / f"cache-{name}", find_weed(Settings())
+        sockets = run / name
+        engine_weed = Weed(weed, store_service.filer, address.bucket, cache, sockets)
+        return with_weed(local, engine_weed, mounts, store, manifests, keys)
+
+    yield make
+    for boxes, mounts in begun:
+        await boxes.stop_all()
+        await mounts.stop_all()
+
+
+@pytest.fixture(params=["weed", "geesefs"])
+def engine(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if name == "geesefs":
+        request.getfixturevalue("geesefs")  # or skip, before anything is started
+    return name
+
+
+@pytest.fixture
+def durable(host_of: HostOf, engine: str) -> HostMounted:
     """The local provider, wrapped by each engine."""
-    boxes = Boxes(short_dir / "data", short_dir / "run", bwrap)
-    local = LocalProvider(boxes, {})
-    if request.param == "geesefs":
-        binary: Path = request.getfixturevalue("geesefs")
-        wrapped = with_geesefs(local, Geesefs(binary, address), mounts, store)
-    else:
-        weed = Weed(
-            find_weed(Settings()),
-            store_service.filer,
-            address.bucket,
-            short_dir / "cache",
-            short_dir / "run",
-        )
-        wrapped = with_weed(local, weed, mounts, store)
-    yield wrapped
-    await boxes.stop_all()
+    return host_of(engine)

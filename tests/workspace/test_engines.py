@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import MountFailed, NotDurable
+from contracts.errors import MountFailed, NotDurable, StoreUnavailable
 from sidecar.boxhost import processes
 from sidecar.boxhost.mounts import Mounts
 from sidecar.providers.base import TIMED_OUT, Command, SandboxSpec
 from sidecar.workspace import live
-from sidecar.workspace.engine import DurableSandbox, HostMounted
+from sidecar.workspace.engine import DurableSandbox
 from sidecar.workspace.host_files import MountSick
+from sidecar.workspace.host_mounted import HostMounted
 from sidecar.workspace.store import Store
 
 
@@ -42,7 +43,7 @@ async def test_what_a_receipt_names_is_in_the_store_byte_for_byte(
 ) -> None:
     made = "mkdir -p a/b; echo hello > a/b/c.txt; head -c 300000 /dev/urandom > big; sha256sum big"
     digest = (await sh(sandbox, made)).split()[0]
-    proof = await sandbox.workspace.barrier()
+    proof = await sandbox.workspace.barrier("turn-1", 1)
     assert (proof.files, proof.bytes) == (2, 300006)
     assert proof.engine == sandbox.report.engine
     assert await store.sha256(f"{spec.session_id}/big") == digest
@@ -52,22 +53,22 @@ async def test_what_a_receipt_names_is_in_the_store_byte_for_byte(
 
 async def test_the_manifest_hash_follows_content_and_mode(sandbox: DurableSandbox) -> None:
     await sh(sandbox, "echo one > f")
-    first = await sandbox.workspace.barrier()
-    assert (await sandbox.workspace.barrier()).manifest_sha256 == first.manifest_sha256
+    first = await sandbox.workspace.barrier("turn-1", 1)
+    assert (await sandbox.workspace.barrier("turn-1", 1)).manifest_sha256 == first.manifest_sha256
     await sh(sandbox, "echo two > f")  # as long as before
-    second = await sandbox.workspace.barrier()
+    second = await sandbox.workspace.barrier("turn-1", 1)
     assert second.manifest_sha256 != first.manifest_sha256
     await sh(sandbox, "chmod 755 f")
-    assert (await sandbox.workspace.barrier()).manifest_sha256 != second.manifest_sha256
+    assert (await sandbox.workspace.barrier("turn-1", 1)).manifest_sha256 != second.manifest_sha256
 
 
 async def test_a_deleted_file_leaves_the_store_too(
     sandbox: DurableSandbox, spec: SandboxSpec, store: Store
 ) -> None:
     await sh(sandbox, "echo x > gone; echo y > stays")
-    await sandbox.workspace.barrier()
+    await sandbox.workspace.barrier("turn-1", 1)
     await sh(sandbox, "rm gone")
-    assert (await sandbox.workspace.barrier()).files == 1
+    assert (await sandbox.workspace.barrier("turn-1", 1)).files == 1
     assert set(await store.list(f"{spec.session_id}/")) == {"stays"}
 
 
@@ -78,10 +79,10 @@ async def test_a_name_that_cannot_be_kept_is_no_receipt_and_is_named(
         pytest.skip("geesefs takes a backslash for a slash, and hangs on bad UTF-8")
     await sh(sandbox, r"echo x > 'back\slash'")
     with pytest.raises(NotDurable) as error:
-        await sandbox.workspace.barrier()
+        await sandbox.workspace.barrier("turn-1", 1)
     assert list(error.value.details["files"]) == ["back\\slash"]
     await sh(sandbox, "rm b*; echo good > name")
-    assert (await sandbox.workspace.barrier()).files == 1
+    assert (await sandbox.workspace.barrier("turn-1", 1)).files == 1
 
 
 async def test_a_file_system_that_hangs_does_not_hang_us(
@@ -92,7 +93,7 @@ async def test_a_file_system_that_hangs_does_not_hang_us(
     touch = Command(["touch", "/session/workspace/x"], cwd="/", timeout=1)
     assert (await sandbox.exec(touch)).exit_code == TIMED_OUT
     with pytest.raises(MountSick) as error:
-        await sandbox.workspace.files.call("walk", bound=1, sync_root=False)
+        await sandbox.workspace.files.call("scan", bound=1, token="", held=[])
     assert error.value.kind == "hang"
     assert await durable.destroy(sandbox.id)
     assert await durable.release(sandbox.workspace.mount.session_id)
@@ -115,7 +116,7 @@ async def test_a_fresh_mount_sees_the_files(
     durable: HostMounted, sandbox: DurableSandbox, spec: SandboxSpec
 ) -> None:
     await sh(sandbox, "echo kept > file")
-    await sandbox.workspace.barrier()
+    await sandbox.workspace.barrier("turn-1", 1)
     await durable.destroy(sandbox.id)
     assert await durable.release(spec.session_id)
     second = await durable.create(dataclasses.replace(spec, key=f"{spec.session_id}-2"))
@@ -127,7 +128,7 @@ async def test_a_dead_daemon_fails_writes_and_a_remount_heals_the_same_sandbox(
     durable: HostMounted, sandbox: DurableSandbox
 ) -> None:
     await sh(sandbox, "echo before > file")
-    await sandbox.workspace.barrier()
+    await sandbox.workspace.barrier("turn-1", 1)
     daemon = sandbox.workspace.mount.daemon
     processes.kill(daemon)
     assert await processes.wait_gone(daemon, 10)
@@ -137,7 +138,7 @@ async def test_a_dead_daemon_fails_writes_and_a_remount_heals_the_same_sandbox(
     assert again.report.fresh
     assert str(daemon.pid) in again.report.lost
     assert await sh(again, "cat file; echo after > file2; ls") == "before\nfile\nfile2\n"
-    assert (await again.workspace.barrier()).files == 2
+    assert (await again.workspace.barrier("turn-1", 1)).files == 2
 
 
 async def test_another_process_adopts_a_living_mount(
@@ -154,7 +155,7 @@ async def test_a_store_that_does_not_confirm_the_mount_means_no_sandbox_at_all(
     """The store answers with an error, or that it has not what was written and fsynced: the mount
     is taken down again, and nothing runs on it."""
     monkeypatch.setattr(durable._store, "bucket", witness)
-    with pytest.raises(MountFailed):
+    with pytest.raises((MountFailed, StoreUnavailable)):
         await durable.create(spec)
     assert durable.workspace(spec.session_id) is None
     assert [info async for info in durable.list({})] == []

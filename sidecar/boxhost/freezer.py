@@ -1,0 +1,296 @@
+"""Stops every process of a box, and lets them go on, from outside.
+
+By a cgroup of the box's own where one can be made (version 2, or the freezer of version 1),
+otherwise by SIGSTOP. Processes are put into the cgroup when they are frozen, because what enters a
+box is born outside of it. The box's first two processes are left alone: one reaps, the other
+sleeps, and a command that is run in a frozen box needs them.
+
+What it takes to thaw is on disk before anything is frozen: a successor thaws what a crash left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from sidecar.boxhost import processes
+from sidecar.boxhost.processes import ProcessId
+
+log = logging.getLogger(__name__)
+
+# A call into a mount whose store is away comes back after at most 30 s; until then its process
+# can be neither frozen nor killed.
+FREEZE_SECONDS = 60
+POLL_SECONDS = 0.005
+REMOVE_SECONDS = 1
+RECORD = "freezer.json"
+FIRST_TWO = 2
+_NS_GET_PARENT = 0xB702
+# No cgroup to be had here: read-only, not ours, not empty, not allowed.
+NO_CGROUP = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.EBUSY, errno.EOPNOTSUPP)
+
+
+class FreezeFailed(Exception):
+    """A process would not stop."""
+
+
+class Way(Protocol):
+    """One way to freeze processes."""
+
+    def record(self) -> dict[str, Any]:
+        """What a successor needs to thaw."""
+        ...
+
+    def add(self, found: list[ProcessId]) -> bool:
+        """Freeze these; whether any was not on its way to be frozen already."""
+        ...
+
+    def frozen(self, found: list[ProcessId]) -> bool: ...
+
+    def thaw(self) -> None: ...
+
+
+@dataclass
+class Cgroup:
+    """A cgroup of the box's own. `switch` holds `on` while it freezes what is in it."""
+
+    path: Path
+    switch: str
+    on: str
+    off: str
+
+    def record(self) -> dict[str, Any]:
+        return {"path": str(self.path), "switch": self.switch, "on": self.on, "off": self.off}
+
+    def add(self, found: list[ProcessId]) -> bool:
+        self.path.mkdir(exist_ok=True)
+        # First the switch: what joins a frozen cgroup is frozen, with no moment to fork in.
+        (self.path / self.switch).write_text(self.on)
+        inside = {int(pid) for pid in (self.path / "cgroup.procs").read_text().split()}
+        new = [process for process in found if process.pid not in inside]
+        for process in new:
+            with contextlib.suppress(ProcessLookupError):
+                (self.path / "cgroup.procs").write_text(str(process.pid))
+        return bool(new)
+
+    def frozen(self, found: list[ProcessId]) -> bool:
+        if self.switch == "cgroup.freeze":
+            return "frozen 1" in (self.path / "cgroup.events").read_text()
+        return (self.path / self.switch).read_text().strip() == self.on
+
+    def thaw(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            (self.path / self.switch).write_text(self.off)
+
+
+@dataclass
+class Signals:
+    """SIGSTOP. A parent has stopped before its children are told to, and wakes after them: it
+    never sees them stopped, and a vforked child gets to the exec that its parent waits for. What
+    was stopped before us stays so."""
+
+    place: Path
+    stopped: list[ProcessId] = field(default_factory=list)
+
+    def record(self) -> dict[str, Any]:
+        return {"stopped": [[process.pid, process.started] for process in self.stopped]}
+
+    def add(self, found: list[ProcessId]) -> bool:
+        running = {process.pid: process for process in found if not _stopped(process)}
+        now = [
+            process for pid, process in running.items() if processes.parent_pid(pid) not in running
+        ]
+        new = [process for process in now if process not in self.stopped]
+        if new:
+            self.stopped += new
+            _write_record(self.place, self)
+        for process in now:
+            processes.kill(process, signal.SIGSTOP)
+        return bool(running)
+
+    def frozen(self, found: list[ProcessId]) -> bool:
+        return all(_stopped(process) for process in found)
+
+    def thaw(self) -> None:
+        for process in reversed(self.stopped):
+            processes.kill(process, signal.SIGCONT)
+        self.stopped.clear()
+
+
+async def freeze(place: Path, first: ProcessId, pid_namespace: int) -> None:
+    """Every process of the namespace and of those within it is stopped when this returns; when it
+    raises, none is. `place` is the box's directory.
+
+    Raises: FreezeFailed.
+    """
+    for way in ways(place, first):
+        try:
+            _write_record(place, way)
+            await _freeze(way, first, pid_namespace)
+        except OSError as error:
+            thaw(place)
+            if not processes.alive(first):
+                raise FreezeFailed("the box is gone") from error
+            if error.errno not in NO_CGROUP:
+                raise FreezeFailed(f"the box cannot be frozen: {error}") from error
+            remove_cgroup(place)
+        except BaseException:
+            thaw(place)
+            raise
+        else:
+            return
+
+
+async def _freeze(way: Way, first: ProcessId, pid_namespace: int) -> None:
+    deadline = time.monotonic() + FREEZE_SECONDS
+    while True:
+        # Only the look at /proc leaves this thread: a cancellation must not be overtaken by a
+        # thread that freezes.
+        found = await asyncio.to_thread(lambda: list(_members(pid_namespace)))
+        if not way.add(found) and way.frozen(found):
+            return
+        if not processes.alive(first):
+            raise FreezeFailed("the box is gone")
+        if time.monotonic() > deadline:
+            raise FreezeFailed(f"not frozen after {FREEZE_SECONDS} s: {_who(found)}")
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def thaw(place: Path) -> bool:
+    """Let the box's processes go on; False if none was ever frozen. Idempotent."""
+    way = _read_record(place)
+    if way is None:
+        return False
+    way.thaw()
+    with contextlib.suppress(FileNotFoundError):  # the box is being removed
+        _write_record(place, way)
+    return True
+
+
+async def remove(place: Path) -> None:
+    """After the box's end: take its cgroup away."""
+    deadline = time.monotonic() + REMOVE_SECONDS
+    while not remove_cgroup(place):
+        if time.monotonic() > deadline:
+            log.warning("the cgroup of %s is still in use", place.name)
+            return
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def remove_cgroup(place: Path) -> bool:
+    """Whether the box has no cgroup any more."""
+    way = _read_record(place)
+    if isinstance(way, Cgroup):
+        try:
+            way.path.rmdir()
+        except FileNotFoundError:
+            return True
+        except OSError:  # a process that is dead and not yet reaped is still in it
+            return False
+    return True
+
+
+def ways(place: Path, first: ProcessId) -> Iterator[Way]:
+    """How this box can be frozen, the best first."""
+    name = f"holdfast-{hashlib.sha256(str(place.resolve()).encode()).hexdigest()[:16]}"
+    second: list[Way] = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields, _, rest = line.partition(" - ")
+        root, mountpoint = fields.split()[3:5]
+        kind, _, options = rest.split()[:3]
+        if kind == "cgroup2":
+            # The first process stays where it is, so that its cgroup is our place for ever, and
+            # what limits the box goes on to limit it.
+            for parent in _cgroup_of(first, "", root, mountpoint):
+                yield Cgroup(parent / name, "cgroup.freeze", "1", "0")
+        if kind == "cgroup" and "freezer" in options.split(","):
+            for parent in _cgroup_of(first, "freezer", root, mountpoint):
+                second.append(Cgroup(parent / name, "freezer.state", "FROZEN", "THAWED"))
+    yield from second
+    yield Signals(place)
+
+
+def _cgroup_of(process: ProcessId, controller: str, root: str, mountpoint: str) -> Iterator[Path]:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for line in Path(f"/proc/{process.pid}/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controller in controllers.split(",") and path.startswith(root):
+                yield Path(mountpoint) / path.removeprefix(root).lstrip("/")
+
+
+def _members(pid_namespace: int) -> Iterator[ProcessId]:
+    """Every living process of the namespace but its first two, and of namespaces within it."""
+    wanted = f"pid:[{pid_namespace}]"
+    known = {wanted: True, os.readlink("/proc/self/ns/pid"): False}  # noqa: PTH115
+    for name in os.listdir("/proc"):  # noqa: PTH208 - every process of the host, at each barrier
+        if not name.isdigit():
+            continue
+        try:
+            link = os.readlink(f"/proc/{name}/ns/pid")  # noqa: PTH115
+            if link not in known:
+                known[link] = _is_within(f"/proc/{name}/ns/pid", pid_namespace)
+            if not known[link]:
+                continue
+            process = processes.identify(int(name))
+            inner = processes.inner_pid(int(name))
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        if process is not None and (link != wanted or inner > FIRST_TWO):
+            yield process
+
+
+def _is_within(namespace: str, outer: int) -> bool:
+    fd = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while os.fstat(fd).st_ino != outer:
+            try:
+                parent = fcntl.ioctl(fd, _NS_GET_PARENT)
+            except PermissionError:  # above our own
+                return False
+            os.close(fd)
+            fd = parent
+        return True
+    finally:
+        os.close(fd)
+
+
+def _stopped(process: ProcessId) -> bool:
+    """Whether no thread of it runs; one that is gone does not."""
+    return all(state in "TtZX" for state in processes.thread_states(process.pid))
+
+
+def _who(found: list[ProcessId]) -> str:
+    told = []
+    for process in found:
+        states = processes.thread_states(process.pid)
+        if not _stopped(process):
+            told.append(f"{processes.command(process.pid)} ({process.pid}, state {states})")
+    return ", ".join(told[:5]) or "they multiply"
+
+
+def _write_record(place: Path, way: Way) -> None:
+    new = place / f"{RECORD}.new"
+    new.write_text(json.dumps(way.record()))
+    new.rename(place / RECORD)
+
+
+def _read_record(place: Path) -> Way | None:
+    try:
+        record = json.loads((place / RECORD).read_text())
+    except FileNotFoundError:
+        return None
+    if "path" in record:
+        return Cgroup(Path(record["path"]), record["switch"], record["on"], record["off"])
+    return Signals(place, [ProcessId(*pair) for pair in record["stopped"]])

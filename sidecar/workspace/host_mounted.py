@@ -1,0 +1,266 @@
+"""A provider whose sandboxes have a durable workspace: mounted, fenced, mended and probed on this
+host before a sandbox sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from contracts.errors import InvalidSpec, MountFailed, StoreUnavailable, Unreachable
+from sidecar.boxhost import mounts as boxhost
+from sidecar.boxhost.mounts import Mounts
+from sidecar.providers.base import Capabilities, Provider, SandboxInfo, SandboxSpec, Status
+from sidecar.workspace import restore
+from sidecar.workspace.engine import (
+    PROBE_SECONDS,
+    DurableSandbox,
+    Engine,
+    MountReport,
+    Workspace,
+)
+from sidecar.workspace.fencing import Fence
+from sidecar.workspace.host_files import MountSick
+from sidecar.workspace.iam import SessionKeys
+from sidecar.workspace.manifest import Manifests
+from sidecar.workspace.store import Store
+
+# A store that is restarted takes up to 30 s.
+STORE_SECONDS = 60
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+
+T = TypeVar("T")
+
+
+class HostMounted:
+    """A provider whose sandboxes have a durable workspace, mounted on this host."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        engine: Engine,
+        mounts: Mounts,
+        store: Store,
+        manifests: Manifests,
+        keys: SessionKeys,
+    ) -> None:
+        if provider.capabilities.mount != "host":
+            raise InvalidSpec(
+                f"{engine.name} is mounted on the host, which {provider.name} cannot see",
+                op="wrap",
+            )
+        if not provider.capabilities.freeze:
+            raise InvalidSpec(
+                f"{provider.name} cannot freeze a sandbox, so nothing in it can be proven",
+                op="wrap",
+            )
+        self._provider = provider
+        self._engine = engine
+        self._mounts = mounts
+        self._store = store
+        self._manifests = manifests
+        self._fence = Fence(mounts, keys, store.bucket)
+        self._workspaces: dict[str, Workspace] = {}
+
+    @property
+    def name(self) -> str:
+        return self._provider.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._provider.capabilities
+
+    async def create(self, spec: SandboxSpec) -> DurableSandbox:
+        workspace, report = await self.ready(spec.session_id)
+        sandbox = await self._provider.create(replace(spec, session_dir=workspace.path.parent))
+        return DurableSandbox(sandbox, workspace, report)
+
+    async def attach(self, sandbox_id: str) -> DurableSandbox:
+        sandbox = await self._provider.attach(sandbox_id)
+        workspace, report = await self.ready(sandbox.labels["session"])
+        return DurableSandbox(sandbox, workspace, report)
+
+    async def status(self, sandbox_id: str) -> Status:
+        return await self._provider.status(sandbox_id)
+
+    async def list(self, labels: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
+        async for info in self._provider.list(labels):
+            yield info
+
+    async def destroy(self, sandbox_id: str) -> bool:
+        try:
+            return await self._provider.destroy(sandbox_id)
+        except Unreachable:
+            # A process that waits for a hanging file system cannot die before the daemon does.
+            hung = await self._provider.attach(sandbox_id)
+            await self._mounts.unmount(hung.labels["session"], gently=False)
+            return await self._provider.destroy(sandbox_id)
+
+    async def release(self, session_id: str, *, forget: bool = False) -> bool:
+        """Let the session's mount go, and with `forget` every trace of it on this host.
+
+        Raises: MountFailed, StoreUnavailable; then the daemon or its key may still be there.
+        """
+        was_mounted = await self._unmount(session_id, forget=forget)
+        await self._fence.close(session_id)
+        return was_mounted
+
+    def workspace(self, session_id: str) -> Workspace | None:
+        """The session's workspace if it is mounted right now."""
+        return self._adopt(session_id)
+
+    async def sweep(self) -> int:
+        """At start: revoke keys of mounts that are gone. Raises: StoreUnavailable."""
+        return await self._fence.sweep()
+
+    async def check(self, session_id: str) -> str:
+        """What is wrong with the session's mount right now, or nothing. Cheap: the daemon is asked,
+        the store is not."""
+        mount = self._mounts.get(session_id)
+        if mount is None:
+            return "it is not mounted"
+        if not mount.alive():
+            return f"ENOTCONN: the {mount.engine} daemon {mount.daemon.pid} died"
+        try:
+            await restore.look(mount.path)
+        except MountSick as sick:
+            return f"{sick.kind}: {sick.message}"
+        return ""
+
+    async def remount(self, session_id: str, lost: str = "") -> MountReport:
+        """Mount anew under a living sandbox, which goes on with it. What the daemon had not stored
+        is lost: `lost` says why that must be. `workspace()` has the new one.
+
+        Raises: MountFailed, StoreUnavailable.
+        """
+        started = time.monotonic()
+        await self._unmount(session_id, gently=False)
+        _, report = await self._patiently(lambda: self._mount_afresh(session_id, started, lost))
+        return report
+
+    async def ready(self, session_id: str) -> tuple[Workspace, MountReport]:
+        """The session's workspace, mounted and probed; never anything that is not durable.
+
+        Raises: MountFailed, StoreUnavailable.
+        """
+        started = time.monotonic()
+        lost = await self._patiently(lambda: self._sickness(session_id))
+        workspace = self._adopt(session_id)
+        if workspace is not None and lost is None:
+            took = time.monotonic() - started
+            return workspace, MountReport(self._engine.name, took, fresh=False)
+        return await self._patiently(lambda: self._mount_afresh(session_id, started, lost or ""))
+
+    async def _patiently(self, bring_up: Callable[[], Awaitable[T]]) -> T:
+        """Wait out a store that is away. A failure is met with one more try in any case, as the
+        store may be back by the time it is asked."""
+        deadline = time.monotonic() + STORE_SECONDS
+        pause, tries_left = FIRST_PAUSE, 1
+        while True:
+            try:
+                return await bring_up()
+            except (MountFailed, StoreUnavailable):
+                if time.monotonic() >= deadline:
+                    raise
+                if await self._store.answers():
+                    if not tries_left:
+                        raise
+                    tries_left -= 1
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _sickness(self, session_id: str) -> str | None:
+        """Why what is mounted cannot be used; None when it can, or when nothing is mounted.
+
+        Raises: StoreUnavailable: a mount is not condemned for a store that is away.
+        """
+        workspace = self._adopt(session_id)
+        if workspace is None:
+            known = self._mounts.get(session_id)
+            if known is None or known.engine != self._engine.name:
+                return None
+            return f"ENOTCONN: the {known.engine} daemon {known.daemon.pid} died"
+        try:
+            await workspace.probe()
+        except MountSick as sick:
+            if not await self._store.answers():
+                raise StoreUnavailable(f"the store is away: {sick.message}") from sick
+        else:
+            return None
+        sickness = await self.check(session_id)
+        if sickness:
+            return sickness
+        # The daemon is well, so it was the store, which may have come back a moment ago.
+        try:
+            await workspace.probe()
+        except MountSick as sick:
+            return f"{sick.kind}: {sick.message}"
+        return None
+
+    async def _mount_afresh(
+        self, session_id: str, started: float, lost: str
+    ) -> tuple[Workspace, MountReport]:
+        # A daemon that hangs does not let go by itself.
+        await self._unmount(session_id, gently=not lost.startswith("hang"))
+        await self._fence.close(session_id)
+        want = await restore.wanted(session_id, self._store, self._manifests)
+        workspace = await self._mount(session_id)
+        try:
+            if self._engine.give_root:
+                uid = self._mounts.uid(session_id)
+                await workspace.files.call("own", bound=PROBE_SECONDS, uid=uid)
+            restored = await restore.restore(
+                workspace.path,
+                want,
+                ask=self._engine.forgets_metadata,
+                grain_ns=self._engine.mtime_grain_ns,
+            )
+            await workspace.probe()
+        except (MountSick, StoreUnavailable) as error:
+            await self._unmount(session_id, gently=False)
+            raise MountFailed(
+                f"the workspace is mounted but not durable: {error}",
+                hint="Nothing ran. `holdfast doctor` and `holdfast logs` tell more.",
+            ) from error
+        took = time.monotonic() - started
+        return workspace, MountReport(self._engine.name, took, True, lost, restored)
+
+    async def _unmount(self, session_id: str, *, gently: bool = True, forget: bool = False) -> bool:
+        workspace = self._workspaces.pop(session_id, None)
+        if workspace is not None:
+            await workspace.files.close()
+        try:
+            if forget:
+                return await self._mounts.forget(session_id)
+            return await self._mounts.unmount(session_id, gently=gently)
+        except boxhost.MountFailed as error:
+            raise MountFailed(f"the workspace's mount cannot be ended: {error}") from error
+
+    async def _mount(self, session_id: str) -> Workspace:
+        uid = self._mounts.uid(session_id)
+        mountpoint = self._mounts.parent(session_id) / "workspace"
+        key = await self._fence.admit(session_id) if self._engine.by_key else None
+        daemon = self._engine.daemon(session_id, mountpoint, uid, key)
+        try:
+            mount = await self._mounts.mount(session_id, self._engine.name, daemon.argv, daemon.env)
+        except boxhost.MountFailed as error:
+            raise MountFailed(
+                f"the workspace cannot be mounted: {error}",
+                hint="Nothing ran. `holdfast doctor` checks FUSE and the store.",
+            ) from error
+        workspace = Workspace(mount, self._engine, self._store, self._manifests)
+        self._workspaces[session_id] = workspace
+        return workspace
+
+    def _adopt(self, session_id: str) -> Workspace | None:
+        """The workspace that is mounted by our engine, also by a sidecar before us."""
+        mount = self._mounts.get(session_id)
+        if mount is None or mount.engine != self._engine.name or not mount.alive():
+            return None
+        known = self._workspaces.get(session_id)
+        if known is None or known.mount != mount:
+            known = Workspace(mount, self._engine, self._store, self._manifests)
+            self._workspaces[session_id] = known
+        return known

@@ -1,0 +1,170 @@
+"""What a receipt covers, entry by entry, kept in the state bucket where no sandbox can reach it.
+
+`<session>/manifests/<turn>.json` is the document, `<session>/manifests/latest.json` the pointer to
+the newest. The pointer is replaced only by whoever read it, and never by an older epoch: a sidecar
+that lost the session's lease without noticing is fenced here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from contracts.errors import StaleEpoch, StoreUnavailable
+from contracts.events import dumps
+from sidecar.workspace.store import Store
+
+VERSION = 1
+# A rival that replaces the pointer between our read and our write holds another epoch: one of the
+# two is refused at the next look.
+TRIES = 5
+
+Kind = Literal["file", "directory", "symlink", "special"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One name of the workspace. Only files have a size and a hash, only symlinks a target."""
+
+    path: str
+    kind: Kind
+    size: int | None
+    sha256: str | None
+    mode: int
+    mtime_ns: int
+    target: str | None
+    md5: str | None = None  # the store's ETag, where it was stored in one piece
+
+    @cached_property
+    def document(self) -> bytes:
+        """As it stands in a manifest; kept, as most entries are the same at the next barrier."""
+        return dumps({name: getattr(self, name) for name in FIELDS})
+
+
+FIELDS = ("path", "kind", "size", "sha256", "mode", "mtime_ns", "target", "md5")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All that a turn left behind. `entries` are sorted by path."""
+
+    session_id: str
+    turn_id: str
+    epoch: int
+    engine: str
+    entries: tuple[Entry, ...]
+
+    @cached_property
+    def document(self) -> bytes:
+        """As it is stored."""
+        head = dumps(
+            {
+                "v": VERSION,
+                "session_id": self.session_id,
+                "turn_id": self.turn_id,
+                "epoch": self.epoch,
+                "engine": self.engine,
+            }
+        )
+        entries = b",".join(entry.document for entry in self.entries)
+        return head.removesuffix(b"}") + b',"entries":[' + entries + b"]}"
+
+    @cached_property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.document).hexdigest()
+
+    @classmethod
+    def parse(cls, document: bytes) -> Manifest:
+        """Raises: ValueError, for a document of another version."""
+        plain: dict[str, Any] = json.loads(document)
+        if plain["v"] != VERSION:
+            raise ValueError(f"a manifest of version {plain['v']}, not {VERSION}")
+        entries = tuple(
+            Entry(**{name: item.get(name) for name in FIELDS}) for item in plain["entries"]
+        )
+        names = ("session_id", "turn_id", "epoch", "engine")
+        return cls(**{name: plain[name] for name in names}, entries=entries)
+
+
+class Manifests:
+    """The manifests of all sessions. Raises, in every call: StoreUnavailable."""
+
+    def __init__(self, store: Store) -> None:
+        """`store` is the state bucket."""
+        self._store = store
+
+    @property
+    def bucket(self) -> str:
+        return self._store.bucket
+
+    async def latest(self, session_id: str) -> Manifest | None:
+        """The manifest of the session's newest receipt; None before the first."""
+        pointer, _ = await self._pointer(session_id)
+        if pointer is None:
+            return None
+        found = await self._store.get(_key(session_id, pointer["turn_id"]))
+        return None if found is None else Manifest.parse(found[0])
+
+    async def put(self, manifest: Manifest) -> str:
+        """Store it and make it the latest; its sha256.
+
+        Raises: StaleEpoch, when a holder of a later lease has stored one; nothing is overwritten.
+        """
+        pointer, etag = await self._pointer(manifest.session_id)
+        _refuse_stale(manifest, pointer)
+        await self._put_document(manifest)
+        named = dumps(
+            {
+                "turn_id": manifest.turn_id,
+                "epoch": manifest.epoch,
+                "manifest_sha256": manifest.sha256,
+            }
+        )
+        for _ in range(TRIES):
+            if await self._store.put(_key(manifest.session_id, "latest"), named, replaces=etag):
+                return manifest.sha256
+            pointer, etag = await self._pointer(manifest.session_id)
+            _refuse_stale(manifest, pointer)
+        raise StoreUnavailable(
+            f"the pointer to the latest manifest changed {TRIES} times under our hands",
+            hint="Two sidecars write one session: run another turn.",
+        )
+
+    async def _put_document(self, manifest: Manifest) -> None:
+        key = _key(manifest.session_id, manifest.turn_id)
+        etag: str | None = None
+        for _ in range(TRIES):
+            if await self._store.put(key, manifest.document, replaces=etag):
+                return
+            # This turn's barrier ran before: by us, or by a sidecar that held the lease then.
+            found = await self._store.get(key)
+            etag = None
+            if found is not None:
+                _refuse_stale(manifest, json.loads(found[0]))
+                etag = found[1]
+        raise StoreUnavailable(
+            f"the manifest of turn {manifest.turn_id} changed {TRIES} times under our hands",
+            hint="Two sidecars write one session: run another turn.",
+        )
+
+    async def _pointer(self, session_id: str) -> tuple[dict[str, Any] | None, str | None]:
+        found = await self._store.get(_key(session_id, "latest"))
+        if found is None:
+            return None, None
+        return json.loads(found[0]), found[1]
+
+
+def _key(session_id: str, name: str) -> str:
+    return f"{session_id}/manifests/{name}.json"
+
+
+def _refuse_stale(manifest: Manifest, stored: dict[str, Any] | None) -> None:
+    if stored is not None and stored["epoch"] > manifest.epoch:
+        raise StaleEpoch(
+            f"the session's manifest is of epoch {stored['epoch']}, this turn's is "
+            f"{manifest.epoch}: somebody else has taken the session over",
+            hint="This turn's receipt is not given; follow the session's newer turn.",
+        )

@@ -1,0 +1,163 @@
+"""After a mount, before a sandbox sees it: what the file system forgot is put back from the last
+receipt's manifest, where the content is still what that manifest says.
+
+The manifest is the durable record of modes, times, links and empty directories. What is put back
+may be forgotten again by the next mount, and is then put back again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sidecar.boxhost import processes
+from sidecar.workspace.host_files import ERRNO_KINDS, MountSick
+from sidecar.workspace.manifest import Entry, Manifests
+from sidecar.workspace.store import Store, StoredObject
+
+SCRIPT = Path(__file__).parent / "mender.py"
+RESTORE_SECONDS = 300
+SWEEP_SECONDS = 60
+LOOK_SECONDS = 5
+KILL_SECONDS = 5
+# What has no md5 for an ETag must be read to be compared; not the whole of a large workspace.
+MOST_BYTES_READ = 512 << 20
+
+
+@dataclass(frozen=True)
+class Restored:
+    """How much was put back."""
+
+    symlinks: int = 0
+    modes: int = 0
+    mtimes: int = 0
+    directories: int = 0
+    took: float = 0.0
+    problems: Mapping[str, str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return any((self.symlinks, self.modes, self.mtimes, self.directories, self.problems))
+
+
+NOTHING_RESTORED = Restored()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a manifest says of the entries whose content has not changed since."""
+
+    entries: Sequence[Entry] = ()
+    problems: Mapping[str, str] = field(default_factory=dict)
+    stored: bool = False  # whether the store has anything of the session at all
+
+
+async def wanted(session_id: str, store: Store, manifests: Manifests) -> Wanted:
+    """Raises: StoreUnavailable."""
+    prefix = f"{session_id}/"
+    manifest = await manifests.latest(session_id)
+    stored = await store.list(prefix)
+    if manifest is None:
+        return Wanted(stored=bool(stored))
+    same = []
+    problems = {}
+    budget = MOST_BYTES_READ
+    for entry in manifest.entries:
+        found = stored.get(entry.path)
+        if entry.kind == "directory" or _is_same(entry, found):
+            same.append(entry)
+        elif found is not None and entry.kind == "file" and found.size == entry.size:
+            budget -= found.size
+            if budget < 0:
+                problems[entry.path] = "too large to compare: it keeps the mode and time it has"
+            elif await store.sha256(prefix + entry.path) == entry.sha256:
+                same.append(entry)
+    return Wanted(same, problems, stored=bool(stored))
+
+
+def _is_same(entry: Entry, found: StoredObject | None) -> bool:
+    if found is None:
+        return False
+    if entry.kind == "symlink":
+        return found.size == 0
+    return entry.kind == "file" and found.size == entry.size and found.etag == entry.md5
+
+
+async def restore(mountpoint: Path, want: Wanted, *, ask: bool, grain_ns: int) -> Restored:
+    """Raises: MountSick."""
+    started = time.monotonic()
+    if not want.entries and not (ask and want.stored):
+        return NOTHING_RESTORED
+    done = await _mend(
+        mountpoint,
+        RESTORE_SECONDS,
+        op="restore",
+        entries=[
+            {
+                "path": entry.path,
+                "kind": entry.kind,
+                "size": entry.size,
+                "mode": entry.mode,
+                "mtime_ns": entry.mtime_ns,
+                "target": entry.target,
+            }
+            for entry in want.entries
+        ],
+        ask=ask,
+        grain_ns=grain_ns,
+    )
+    problems = {**want.problems, **done.pop("problems")}
+    return Restored(**done, problems=problems, took=time.monotonic() - started)
+
+
+async def sweep_locks(mountpoint: Path) -> list[str]:
+    """Remove git's stale locks. Only while nothing in a sandbox can hold one. Raises: MountSick."""
+    paths: list[str] = (await _mend(mountpoint, SWEEP_SECONDS, op="sweep_locks"))["paths"]
+    return paths
+
+
+async def look(mountpoint: Path) -> None:
+    """Ask the mount's daemon for what it has in memory. Raises: MountSick."""
+    await _mend(mountpoint, LOOK_SECONDS, op="look")
+
+
+async def _mend(mountpoint: Path, bound: float, **request: Any) -> dict[str, Any]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-S", str(SCRIPT), str(mountpoint)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        cwd="/",
+    )
+    try:
+        async with asyncio.timeout(bound):
+            output, _ = await process.communicate(json.dumps(request).encode())
+        answer = json.loads(output)
+    except TimeoutError:
+        what = request["op"]
+        raise MountSick("hang", f"the workspace hung for {bound} s in {what}") from None
+    except ValueError:
+        raise MountSick("died", f"the workspace's mender died in {request['op']}") from None
+    finally:
+        await _end(process)
+    if "error" in answer:
+        kind = ERRNO_KINDS.get(answer["errno"], f"errno {answer['errno']}")
+        raise MountSick(kind, f"the workspace answered {answer['error']}")
+    done: dict[str, Any] = answer["ok"]
+    return done
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    identity = processes.identify(process.pid) if process.returncode is None else None
+    if identity is None:
+        return
+    processes.kill(identity)
+    # A process that hangs in a dead file system may take its time: it holds nothing of ours.
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(KILL_SECONDS):
+            await process.wait()
