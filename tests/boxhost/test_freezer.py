@@ -15,6 +15,7 @@ from sidecar.boxhost import freezer, processes
 from sidecar.boxhost.boxes import HOME, Box, Boxes, BoxFailed, BoxSpec
 from sidecar.boxhost.processes import ProcessId
 from tests.boxhost.test_boxes import inside
+from tests.conftest import missing
 from tests.services import until
 
 WAYS = {"cgroup2": "cgroup.freeze", "cgroup1": "freezer.state", "signals": None}
@@ -50,7 +51,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     assert me is not None
     found = list(only(Path("/tmp/nowhere"), me))
     if not found or (isinstance(found[0], freezer.Cgroup) and os.geteuid() != 0):
-        pytest.skip(f"no {request.param} to freeze with")
+        missing("freezer", f"no {request.param} to freeze with")
     monkeypatch.setattr(freezer, "ways", only)
     return str(request.param)
 

@@ -20,6 +20,7 @@ from sidecar.workspace.engine import Daemon, DurableSandbox
 from sidecar.workspace.geesefs import Geesefs
 from sidecar.workspace.host_files import MountSick
 from sidecar.workspace.host_mounted import HostMounted
+from tests.conftest import missing
 from tests.workspace.conftest import HostOf
 
 
@@ -103,7 +104,7 @@ async def test_another_users_mount_is_told_by_its_refusal(
 ) -> None:
     """geesefs mounts as the session's user; without `allow_other` even root is refused."""
     if os.geteuid() != 0:
-        pytest.skip("needs root, to mount as somebody else")
+        missing("root", "only root can mount as somebody else")
     made = Geesefs.daemon
 
     def for_itself_alone(*arguments: Any) -> Daemon:
