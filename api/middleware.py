@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import error_response
-from contracts.errors import HoldfastError, TooLarge
+from contracts.errors import HoldfastError, TooLarge, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +62,16 @@ class Surround:
         except HoldfastError as error:
             # after the first byte there is no status left to say it with: the stream is cut
             log.warning("request %s was cut: %s: %s", request_id, error.code, error.message)
+        except asyncio.CancelledError:
+            # only at shutdown, when the grace is over; the server would answer with a bare 500
+            if status == 0:
+                stopped = Unavailable(
+                    "The api was stopped before it could answer.",
+                    hint="Look whether it was done, then try again.",
+                    request_id=request_id,
+                )
+                await error_response(stopped)(scope, receive, send_with_headers)
+            raise
         except Exception:  # the boundary: nothing may take the service down
             log.exception("request %s failed", request_id)
             if status == 0:

@@ -15,6 +15,8 @@ from pathlib import Path
 SESSION = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 # also EINVAL: a process that is just dying has no mounts any more
 NO_PROCESS = OSError
+# they name a mountpoint and may hang there for as long as its store is away
+UNMOUNTS = {"umount", "fusermount", "fusermount3"}
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,8 @@ def take_census(data_dir: Path) -> Census:
             continue
         if found := on_host.search(said):
             census.keepers[found[1]].append(process)
+        elif Path(process.argv[0]).name in UNMOUNTS:
+            continue
         elif found := mountpoint.search(" ".join(process.argv)):
             script = any(word.endswith(".py") for word in process.argv)
             (census.walkers if script else census.mounts)[found[1]].append(process)

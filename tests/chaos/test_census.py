@@ -31,9 +31,9 @@ async def boxes(short_dir: Path, bwrap: Path) -> AsyncIterator[Boxes]:
 
 
 @contextlib.contextmanager
-def waiting(argv: list[str]) -> Iterator[int]:
+def waiting(argv: list[str], executable: str | None = None) -> Iterator[int]:
     """A process that waits for its input to end, for the time of the block."""
-    with subprocess.Popen(argv, stdin=subprocess.PIPE) as process:
+    with subprocess.Popen(argv, executable=executable, stdin=subprocess.PIPE) as process:
         yield process.pid
 
 
@@ -92,3 +92,15 @@ async def test_a_mount_daemon_without_a_session_is_left_over(boxes: Boxes, short
         told = await left_over(data, set(), boxes_are_kept=True)
         assert len(told) == 1
         assert f"mount daemon {SESSION}: {daemon}" in told[0]
+
+
+def test_an_unmount_that_hangs_is_not_a_second_daemon(short_dir: Path) -> None:
+    data = short_dir / "data"
+    mountpoint = f"{data}/mounts/{SESSION}/workspace"
+    argv = ["umount", "-c", "read _", "sh", mountpoint]
+    with (
+        waiting(["/bin/sh", "-c", "read _", "weed", f"-dir={mountpoint}"]) as daemon,
+        waiting(argv, executable="/bin/sh"),
+    ):
+        found = take_census(data)
+    assert [process.pid for process in found.mounts[SESSION]] == [daemon]
