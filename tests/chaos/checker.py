@@ -23,7 +23,7 @@ import asyncpg
 
 from tests.chaos.follower import Event, Follower
 from tests.chaos.report import Kind, Violation
-from tests.chaos.script import LOG, Absent, Expected, Holds, Links
+from tests.chaos.script import LOG, Absent, Expected, Holds, Links, history_path
 
 if TYPE_CHECKING:
     from types_aiobotocore_s3 import S3Client
@@ -117,6 +117,15 @@ class Checker:
         if manifest is not None:
             found += await self._compare(session_id, manifest, stored, turn["ended_at"])
         return found + await self._expected(session_id, expected, stored, manifest)
+
+    async def history(self, session_id: str, number: int, commits: set[str]) -> list[Violation]:
+        """What git says was committed, against what finished tools and receipts said."""
+        said = await self._get(f"{session_id}/{history_path(number)}") or b""
+        missing = sorted(commits - set(said.decode().splitlines()))
+        if not missing:
+            return []
+        what = f"{session_id}: after round {number} git has not {missing[:5]}"
+        return [Violation("bytes lost", what, len(missing))]
 
     async def empty(self, session_id: str) -> list[Violation]:
         """After a session's deletion."""

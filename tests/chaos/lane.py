@@ -75,7 +75,7 @@ class Lane:
         if end["type"] != "turn.completed":
             what = f"after round {script.number} the turn is {end['type']}: {end.get('error')}"
             return spoke - began, [Violation("next turn", what)]
-        return spoke - began, self._history(script, self._events(first, end["turn_id"]))
+        return spoke - began, []
 
     async def settle(self, script: Script) -> None:
         """Take the script's turn, which has ended, into what the session's files must be."""
@@ -178,13 +178,3 @@ class Lane:
             for event in self.follower.events
             if event["seq"] > first and event["turn_id"] == turn_id
         ]
-
-    def _history(self, script: Script, events: list[Event]) -> list[Violation]:
-        """What git says was committed, against what finished tools and receipts said."""
-        results = [event for event in events if event["type"] == "tool.result"]
-        said = "\n".join(event.get("output", "") for event in results)
-        missing = sorted(subject for subject in self.expected.commits if subject not in said)
-        if not missing:
-            return []
-        what = f"{self.session_id}: after round {script.number} git has not {missing[:5]}"
-        return [Violation("bytes lost", what, len(missing))]

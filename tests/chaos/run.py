@@ -108,6 +108,8 @@ class Run:
                 for plan, lane in zip(plans, lanes, strict=True):
                     await lane.settle(plain_script(plan.number))
                     found += await self._check(lane, checker)
+                    commits = lane.expected.commits
+                    found += await checker.history(lane.session_id, plan.number, commits)
                 found += await self._leaks(checker)
         self._tell(plans, struck, found)
         for plan in plans:

@@ -138,12 +138,18 @@ def write_script(number: int, earlier: Sequence[int], chance: random.Random) -> 
     return Script(number, (*script.steps, Step(f"say {script.last_words}")))
 
 
+def history_path(number: int) -> str:
+    """Where the turn after round `number` writes down what git has."""
+    return f"plain/{number}.log"
+
+
 def plain_script(number: int) -> Script:
     """The turn right after a round of faults: it must succeed."""
     content = f"after round {number}"
     path = f"plain/{number}.txt"
     write = Step(f'write "{content}" to {path}', path, effects=(Holds(path, content.encode()),))
-    history = f": plain-{number}; git -C {REPO} log --format=%s; true"
+    # into a file: codex's adapter now and then drops the first piece of a command's output
+    history = f": plain-{number}; git -C {REPO} log --format=%s > {history_path(number)}; true"
     return Script(
         number,
         (write, Step(f"run: {history}", f"plain-{number};"), Step(f"say fin-{number}-end")),

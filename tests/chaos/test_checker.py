@@ -19,7 +19,7 @@ from api.db.pool import open_database
 from tests.chaos.checker import STATE_BUCKET, Checker, check_turn
 from tests.chaos.follower import Follower
 from tests.chaos.report import Violation
-from tests.chaos.script import Absent, Expected, Holds, Links
+from tests.chaos.script import Absent, Expected, Holds, Links, history_path
 from tests.services import Postgres, SeaweedFS, postgres, short_directory
 
 BUCKET = "sessions"
@@ -300,3 +300,12 @@ async def test_what_a_finished_tool_did_must_be_in_the_store(
 async def test_a_deleted_session_leaves_nothing(fixed: Fixed) -> None:
     assert only(await fixed.checker.empty(fixed.session_id)).kind == "leak"
     assert await fixed.checker.empty(str(uuid7())) == []
+
+
+async def test_a_commit_that_git_does_not_have_is_lost(fixed: Fixed) -> None:
+    key = f"{fixed.session_id}/{history_path(7)}"
+    await fixed.s3.put_object(Bucket=BUCKET, Key=key, Body=b"second\nfirst\n")
+    assert await fixed.checker.history(fixed.session_id, 7, {"first", "second"}) == []
+    (lost,) = await fixed.checker.history(fixed.session_id, 7, {"first", "third"})
+    assert (lost.kind, lost.amount) == ("bytes lost", 1)
+    assert "third" in lost.what
