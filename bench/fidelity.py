@@ -157,7 +157,7 @@ class Plain:
 async def our_side(ours: HostMounted, name: str, work: Work, into: Seconds) -> None:
     session = str(uuid.uuid4())
     workspace, _ = await ours.ready(session)
-    uid = ours._mounts.uid(session)
+    uid = workspace.path.stat().st_uid
     into["untar"].append(await timed(work.untar, workspace.path, name, uid))
     await workspace.barrier("turn", 1)
     for span in ("cold", "again"):
@@ -165,17 +165,17 @@ async def our_side(ours: HostMounted, name: str, work: Work, into: Seconds) -> N
     # A second look at the same mount: the walk alone.
     want = await restore.wanted(session, ours._store, ours._manifests)
     grain = workspace.engine.mtime_grain_ns
-    done = await restore.restore(workspace.path, want, ask=True, grain_ns=grain)
+    done = await restore.restore(workspace.files, want, ask=True, grain_ns=grain)
     assert not done, done
     into["nothing to do"].append(done.took)
-    again = ours.workspace(session)
+    again = await ours.workspace(session)
     assert again is not None
     into["npm"].append(await timed(work.npm, again.path, name, uid))
     await ours.release(session, forget=True)
 
 
 async def remounted(ours: HostMounted, workspace: Workspace, session: str) -> float:
-    current = ours.workspace(session) or workspace
+    current = await ours.workspace(session) or workspace
     processes.kill(current.mount.daemon)
     await processes.wait_gone(current.mount.daemon, 10)
     started = time.perf_counter()

@@ -1,6 +1,6 @@
 """How long until a session goes on, beside the harness's own bare start.
 
-    uv run python -m bench.resume [--harnesses claude,pi] [--rounds 5] [--json]
+    uv run python -m bench.resume [--provider docker] [--harnesses claude,pi] [--rounds 5] [--json]
 
 From the POST of a turn to the first word of the harness as a client sees it, split by step:
 
@@ -14,6 +14,9 @@ HOME as it left it: start, `session/load` (for handoff: `session/new` in a new H
 to its first word. Both take turns. Our part is the difference of the two medians; where a harness
 takes seconds to start and the machine is busy, `own` is steadier: the total less start, load and
 first word of that very turn, which leaves out what the box does to the harness's own speed.
+
+On docker the bare side of a case that needs a new box also pays for one: `docker run` of the same
+image doing nothing, measured in the same round.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import statistics
 import time
 from collections import defaultdict
@@ -109,6 +113,7 @@ class StackSide:
     mounts: Mounts
     harness: str
     session: UUID
+    provider: str
 
     async def turn(self, session: UUID, case: str, prompt: str) -> Seconds:
         """A turn, to its end; returns what it took up to the first word."""
@@ -137,7 +142,9 @@ class StackSide:
     async def _hand_over(self, prompt: str) -> Seconds:
         """In a session of its own: this harness must not know it yet."""
         other = "codex" if self.harness == "pi" else "pi"
-        session = await self.hf.sessions.create(harness=other, provider="local", permissions="auto")
+        session = await self.hf.sessions.create(
+            harness=other, provider=self.provider, permissions="auto"
+        )
         try:
             await run_turn(self.hf, session.id)
             assert (await self.hf.sessions.kill(session.id)).killed
@@ -159,11 +166,24 @@ async def kill_daemon(mounts: Mounts, session: UUID) -> None:
     assert await processes.wait_gone(mount.daemon, KILL_SECONDS)
 
 
-class BareSide:
-    """The same harness without the stack. Enter it with `async with`."""
+async def docker_run(image: str) -> float:
+    """Seconds that a container of the image takes to do nothing."""
+    began = time.perf_counter()
+    process = await asyncio.create_subprocess_exec(
+        *("docker", "run", "--rm", "--network", "none", "--entrypoint", "true", image)
+    )
+    async with asyncio.timeout(TURN_SECONDS):
+        assert await process.wait() == 0
+    return time.perf_counter() - began
 
-    def __init__(self, bare: Bare) -> None:
+
+class BareSide:
+    """The same harness without the stack. Enter it with `async with`. With an `image`, a case that
+    needs a new box has a container of it on this side too."""
+
+    def __init__(self, bare: Bare, image: str | None) -> None:
         self._bare = bare
+        self._image = image
         self._running = contextlib.AsyncExitStack()
         self._side: Direct
         self._places = 0
@@ -179,6 +199,13 @@ class BareSide:
         await self._running.aclose()
 
     async def resume(self, case: str, prompt: str) -> Seconds:
+        spans = await self._resume(case, prompt)
+        if self._image is not None and case != "warm":
+            spans["box"] = await docker_run(self._image)
+            spans["total"] += spans["box"]
+        return spans
+
+    async def _resume(self, case: str, prompt: str) -> Seconds:
         if case == "handoff":
             self._places += 1
             place = self._bare.place.with_name(f"{self._bare.place.name}-{self._places}")
@@ -246,7 +273,7 @@ def rows(harness: str, measured: Measured) -> list[dict[str, Any]]:
 
 
 async def run(
-    harnesses: list[str], rounds: int, installed: Installed, progress: Console
+    provider: str, harnesses: list[str], rounds: int, installed: Installed, progress: Console
 ) -> dict[str, Any]:
     found = []
     with short_directory() as place:
@@ -257,16 +284,19 @@ async def run(
             for name in harnesses:
                 progress.print(f"{name}: {WARM_UP + rounds} rounds, of which {WARM_UP} to warm up")
                 bare = Bare(HARNESSES[name], installed, gateway, place / name)
-                found += rows(name, await of_harness(hf, layout.data, name, bare, rounds))
-    return {"engine": engine, "resume": found}
+                found += rows(name, await of_harness(hf, layout.data, provider, name, bare, rounds))
+    return {"provider": provider, "engine": engine, "resume": found}
 
 
-async def of_harness(hf: Holdfast, data: Path, harness: str, bare: Bare, rounds: int) -> Measured:
-    session = await hf.sessions.create(harness=harness, provider="local", permissions="auto")
+async def of_harness(
+    hf: Holdfast, data: Path, provider: str, harness: str, bare: Bare, rounds: int
+) -> Measured:
+    session = await hf.sessions.create(harness=harness, provider=provider, permissions="auto")
+    image = os.environ.get("HOLDFAST_SANDBOX_IMAGE", "holdfast-sandbox:latest")
     try:
         await run_turn(hf, session.id)
-        async with BareSide(bare) as bare_side:
-            stack_side = StackSide(hf, Mounts(data), harness, session.id)
+        async with BareSide(bare, image if provider == "docker" else None) as bare_side:
+            stack_side = StackSide(hf, Mounts(data), harness, session.id, provider)
             return await measure(stack_side, bare_side, rounds)
     finally:
         await hf.sessions.delete(session.id)
@@ -275,7 +305,8 @@ async def of_harness(hf: Holdfast, data: Path, harness: str, bare: Bare, rounds:
 def table(result: dict[str, Any]) -> Table:
     shown = Table(
         title="a session goes on: POST to the first word of the harness, median seconds",
-        caption=f"the workspace by {result['engine']}; own: total less start, load and first; "
+        caption=f"on {result['provider']}, the workspace by {result['engine']}; "
+        "own: total less start, load and first; "
         "our part: total less the bare total",
     )
     spans = (*STEPS, "total", "own")
@@ -301,6 +332,7 @@ def _seconds(value: float | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="How long until a session goes on.")
+    parser.add_argument("--provider", choices=("local", "docker"), default="local")
     parser.add_argument("--harnesses", default=",".join(HARNESSES), help="separated by commas")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
@@ -309,7 +341,9 @@ def main() -> None:
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
     installed = found_without_keys(parser)
-    result = asyncio.run(run(harnesses, options.rounds, installed, Console(stderr=True)))
+    result = asyncio.run(
+        run(options.provider, harnesses, options.rounds, installed, Console(stderr=True))
+    )
     if options.json:
         print(json.dumps(result))
     else:

@@ -8,6 +8,8 @@ HoldfastError
 │   ├── UnknownProvider
 │   └── UnsupportedChoice       a combination that cannot work
 ├── Unauthenticated (401)
+├── Forbidden (403)
+│   └── EngineCallRefused       the engine proxy does not let it through
 ├── NotFound (404)
 │   ├── SessionNotFound
 │   ├── TurnNotFound
@@ -23,7 +25,9 @@ HoldfastError
 ├── Unavailable (503)           a part of the stack that does not answer
 │   ├── DatabaseUnavailable
 │   ├── StoreUnavailable
-│   └── SidecarUnavailable
+│   ├── SidecarUnavailable
+│   ├── BoxHostUnavailable      whoever holds the boxes and mounts cannot be asked
+│   └── EngineUnavailable       the Docker engine
 ├── SandboxError (502)          raised by providers; carries `op`
 │   ├── SandboxGone             the control plane says so
 │   ├── NotRunning
@@ -103,6 +107,14 @@ class Unauthenticated(HoldfastError):
     code, status = "unauthenticated", 401
 
 
+class Forbidden(HoldfastError):
+    code, status = "forbidden", 403
+
+
+class EngineCallRefused(Forbidden):
+    code = "engine_call_refused"
+
+
 class NotFound(HoldfastError):
     code, status = "not_found", 404
 
@@ -165,6 +177,14 @@ class StoreUnavailable(Unavailable):
 
 class SidecarUnavailable(Unavailable):
     code = "sidecar_unavailable"
+
+
+class BoxHostUnavailable(Unavailable):
+    code = "box_host_unavailable"
+
+
+class EngineUnavailable(Unavailable):
+    code = "engine_unavailable"
 
 
 class SandboxError(HoldfastError):

@@ -8,6 +8,7 @@ import sys
 
 import uvicorn
 
+from contracts.secret_files import secret_files
 from sidecar.app import create_app
 from sidecar.settings import Settings
 
@@ -15,7 +16,7 @@ STOP_SECONDS = 30
 
 
 def main() -> None:
-    settings = Settings()
+    settings = Settings(_secrets_dir=secret_files())
     logging.basicConfig(
         level=settings.log_level.upper(),
         format="%(levelname)s %(name)s %(message)s",

@@ -21,8 +21,11 @@ from contracts.errors import (
     Unauthenticated,
 )
 from sidecar import routes
-from sidecar.boxhost.boxes import Boxes
-from sidecar.boxhost.mounts import Mounts
+from sidecar.boxhost import client as boxhost
+from sidecar.boxhost.contract import Host
+from sidecar.boxhost.in_process import HostParts, OwnHost
+from sidecar.providers.base import Provider
+from sidecar.providers.docker import DockerHost, DockerProvider
 from sidecar.providers.local import LocalProvider
 from sidecar.runs.engine import Runs
 from sidecar.runs.gateway import Gateway
@@ -30,20 +33,20 @@ from sidecar.runs.live import LiveSandboxes
 from sidecar.runs.sandboxes import Sandboxes, Warmth
 from sidecar.runs.states import States
 from sidecar.settings import Settings
-from sidecar.workspace.choice import EngineChoice, choose
-from sidecar.workspace.geesefs import Geesefs, with_geesefs
+from sidecar.workspace.choice import choose
+from sidecar.workspace.geesefs import with_geesefs
 from sidecar.workspace.host_mounted import HostMounted
 from sidecar.workspace.iam import SessionKeys
 from sidecar.workspace.manifest import Manifests
 from sidecar.workspace.store import Store, StoreAddress
-from sidecar.workspace.weed import Weed, with_weed
+from sidecar.workspace.weed import with_weed
 
 log = logging.getLogger(__name__)
 
 
 def create_app(settings: Settings) -> FastAPI:
-    engine = choose(settings.workspace, settings.geesefs)
-    log.info("workspace engine: %s (%s)", engine.name, engine.why)
+    if settings.boxhost is None:
+        choose(settings.workspace, settings.geesefs)  # fail before anything is started
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -58,14 +61,25 @@ def create_app(settings: Settings) -> FastAPI:
             Store.open(address) as store,
             SessionKeys.open(address) as keys,
             contextlib.aclosing(gateway),
+            box_host(settings) as host,
+            DockerProvider.open(await docker_host(settings, host)) as docker,
         ):
-            local = _local(settings, engine, address, store, keys)
+            engine = choose(settings.workspace, host.geesefs)
+            log.info("workspace engine: %s (%s)", engine.name, engine.why)
+            await host.boxes.thaw_all()  # a sidecar that died in a barrier left its box frozen
+            wrap = with_geesefs if engine.name == "geesefs" else with_weed
+            manifests = Manifests(store.in_bucket(settings.s3_state_bucket))
+
+            def durable(provider: Provider) -> HostMounted:
+                return wrap(provider, host.mounts, store, manifests, keys)
+
+            local = durable(LocalProvider(host.boxes))
             try:
                 await local.sweep()
             except StoreUnavailable as error:
                 log.warning("keys of mounts that are gone are not revoked yet: %s", error)
             sandboxes = Sandboxes(
-                {"local": local},
+                {"local": local, "docker": durable(docker)},
                 engine,
                 gateway,
                 LiveSandboxes(settings.data_dir),
@@ -91,31 +105,43 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-def _local(
-    settings: Settings,
-    engine: EngineChoice,
-    address: StoreAddress,
-    store: Store,
-    keys: SessionKeys,
-) -> HostMounted:
-    data, run = settings.data_dir, settings.run_dir
-    mounts = Mounts(data)
-    manifests = Manifests(store.in_bucket(settings.s3_state_bucket))
-    boxes = Boxes(data, run, settings.bwrap)
-    boxes.thaw_all()  # a sidecar that died in a barrier left its box frozen
-    provider = LocalProvider(
-        boxes,
-        {
-            "/opt/harness": settings.harness_dir,
-            "/opt/node/bin/node": settings.node.resolve(),
-        },
+async def docker_host(settings: Settings, host: Host) -> DockerHost:
+    """Where the docker provider makes its containers."""
+    return DockerHost(
+        socket=settings.docker_socket,
+        image=settings.sandbox_image,
+        stack=settings.docker_stack or await host.mounts.name(),
+        run_dir=settings.run_dir,
+        mounts_root=settings.docker_mounts_root or settings.data_dir / "mounts",
+        run_root=settings.docker_run_root or settings.run_dir,
+        memory=settings.docker_memory,
+        cpus=settings.docker_cpus,
+        pids=settings.docker_pids,
+        proxied=settings.docker_proxied,
     )
-    if engine.name == "geesefs":
-        assert settings.geesefs is not None
-        geesefs = Geesefs(settings.geesefs, address)
-        return with_geesefs(provider, geesefs, mounts, store, manifests, keys)
-    weed = Weed(settings.weed, settings.filer, settings.s3_bucket, data / "cache", run / "weed")
-    return with_weed(provider, weed, mounts, store, manifests, keys)
+
+
+@contextlib.asynccontextmanager
+async def box_host(settings: Settings) -> AsyncIterator[Host]:
+    """Where boxes and mounts live: here, or with a box-host."""
+    if settings.boxhost is not None:
+        async with boxhost.connect(settings.boxhost) as service:
+            yield service
+        return
+    yield OwnHost(
+        HostParts(
+            data_dir=settings.data_dir,
+            run_dir=settings.run_dir,
+            bwrap=settings.bwrap,
+            harness_dir=settings.harness_dir,
+            node=settings.node,
+            weed=settings.weed,
+            geesefs=settings.geesefs,
+            filer=settings.filer,
+            s3_endpoint=settings.s3_endpoint,
+            bucket=settings.s3_bucket,
+        )
+    )
 
 
 def _render_errors(app: FastAPI) -> None:

@@ -51,6 +51,7 @@ async def healthz() -> Health:
 async def capabilities(request: Request, runs: RunsHere) -> Capabilities:
     settings = request.app.state.settings
     engine = runs.sandboxes.engine
+    troubles = await runs.sandboxes.troubles()
     return Capabilities(
         harnesses=[
             HarnessBody(name=h.name, title=h.title, can_ask=False, efforts=list(h.efforts))
@@ -60,7 +61,8 @@ async def capabilities(request: Request, runs: RunsHere) -> Capabilities:
             ProviderBody(
                 name=row.name,
                 title=row.title,
-                available=row.name in runs.sandboxes.providers,
+                available=not troubles[row.name],
+                reason=troubles[row.name],
                 engine=engine.name,
                 engine_why=engine.why,
             )
@@ -118,22 +120,22 @@ async def release(session_id: UUID, runs: RunsHere) -> Released:
 
 @router.get("/sessions/{session_id}/live")
 async def live_listing(session_id: UUID, runs: RunsHere, path: str = "") -> FilePage:
-    return await live.listing(_workspace(runs, session_id), path)
+    return await live.listing(await _workspace(runs, session_id), path)
 
 
 @router.get("/sessions/{session_id}/live/file")
 async def live_file(session_id: UUID, runs: RunsHere, path: str) -> StreamingResponse:
-    workspace = _workspace(runs, session_id)
+    workspace = await _workspace(runs, session_id)
     first, size = await live.first_chunk(workspace, path)
     return StreamingResponse(
         live.content(workspace, path, first, size), media_type="application/octet-stream"
     )
 
 
-def _workspace(runs: Runs, session_id: UUID) -> Workspace:
+async def _workspace(runs: Runs, session_id: UUID) -> Workspace:
     known = runs.sandboxes.live.get(session_id)
     if known is not None:
-        workspace = runs.sandboxes.providers[known.provider].workspace(str(session_id))
+        workspace = await runs.sandboxes.providers[known.provider].workspace(str(session_id))
         if workspace is not None:
             return workspace
     raise SandboxNotFound(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
-from pydantic import SecretStr, field_validator
+from pydantic import SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sidecar.workspace.choice import EngineName
+
+OF_A_HOST = ("filer", "harness_dir", "node", "bwrap", "weed")
 
 
 class Settings(BaseSettings):
@@ -22,23 +25,46 @@ class Settings(BaseSettings):
     s3_secret_key: SecretStr
     s3_bucket: str = "sessions"
     s3_state_bucket: str = "state"
-    filer: str
-    harness_dir: Path
-    node: Path
-    bwrap: Path
-    weed: Path
+    # Who holds the boxes and mounts, when that is not the sidecar itself.
+    boxhost: Path | None = None
+    # What a host of boxes and mounts needs; a box-host has its own.
+    filer: str = ""
+    harness_dir: Path = Path()
+    node: Path = Path()
+    bwrap: Path = Path()
+    weed: Path = Path()
     geesefs: Path | None = None
     workspace: EngineName = "auto"
     warm_seconds: float = 600
     warm_sandboxes: int = 8
     gateway_control: Path
+    docker_socket: Path = Path("/var/run/docker.sock")
+    # A name for this stack among the engine's containers; by default one of the data directory's.
+    docker_stack: str | None = None
+    sandbox_image: str = "holdfast-sandbox:latest"
+    # The directories of mounts and sockets as the engine sees them, if not as the sidecar does.
+    docker_mounts_root: Path | None = None
+    docker_run_root: Path | None = None
+    # Whether that socket is an engine proxy's (sidecar/engine_proxy).
+    docker_proxied: bool = False
+    docker_memory: int = 4 << 30
+    docker_cpus: float = 2
+    docker_pids: int = 1024
     default_harness: str = "claude"
     default_provider: str = "local"
     anthropic_model: str | None = None
     openai_model: str | None = None
     log_level: str = "info"
 
-    @field_validator("geesefs", "anthropic_model", "openai_model", mode="before")
+    @field_validator("boxhost", "geesefs", "anthropic_model", "openai_model", mode="before")
     @classmethod
     def _empty_is_none(cls, value: object) -> object:
         return None if value == "" else value
+
+    @model_validator(mode="after")
+    def _has_a_host(self) -> Self:
+        unset = [name for name in OF_A_HOST if name not in self.model_fields_set]
+        if self.boxhost is None and unset:
+            names = ", ".join(f"HOLDFAST_{name.upper()}" for name in unset)
+            raise ValueError(f"set HOLDFAST_BOXHOST, or all of: {names}")
+        return self

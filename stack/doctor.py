@@ -53,6 +53,7 @@ def examine(settings: Settings) -> list[Finding]:
         _postgres,
         _harnesses,
         _geesefs,
+        _docker,
         _api_port,
         _disk,
         _reachable_by_boxes,
@@ -219,6 +220,43 @@ def _geesefs(settings: Settings) -> Finding:
         advice = "put geesefs on PATH, set HOLDFAST_GEESEFS, or set HOLDFAST_WORKSPACE=auto"
         return Finding("geesefs", "fail", found.why, advice)
     return Finding("geesefs", "ok", f"none ({found.why}): weed mounts the workspaces")
+
+
+def _docker(settings: Settings) -> Finding:
+    """Optional: without it, sandboxes are boxes on this machine."""
+    engine = settings.docker_socket or Path("/var/run/docker.sock")
+    image = settings.sandbox_image or "holdfast-sandbox:latest"
+    advice = "only the provider docker needs it; see docs/docker.md"
+    docker = shutil.which("docker")
+    if docker is None:
+        return Finding("docker", "warn", "docker is not on PATH", advice)
+    command = (
+        docker,
+        "--host",
+        f"unix://{engine}",
+        "image",
+        "inspect",
+        "--format",
+        "{{.Id}}",
+        image,
+    )
+    try:
+        asked = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TRY_SECONDS,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Finding("docker", "warn", f"no answer from {engine}", advice)
+    if asked.returncode == 0:
+        return Finding("docker", "ok", f"{engine}, with the image {image}")
+    if "No such image" in asked.stderr:
+        return Finding("docker", "warn", f"no image {image}", "build it: make images")
+    return Finding("docker", "warn", f"no engine answers at {engine}", advice)
 
 
 def _api_port(settings: Settings) -> Finding:

@@ -55,6 +55,11 @@ class Settings(BaseSettings):
     workspace: Literal["auto", "geesefs", "weed"] = "auto"
     warm_seconds: float | None = Field(None, ge=0)
     warm_sandboxes: int | None = Field(None, ge=0)
+    docker_socket: Path | None = None
+    sandbox_image: str | None = None
+    docker_memory: int | None = Field(None, ge=64 << 20)
+    docker_cpus: float | None = Field(None, gt=0)
+    docker_pids: int | None = Field(None, ge=16)
     s3_bucket: str = "sessions"
     s3_proxy: str | None = None
     anthropic_model: str | None = None

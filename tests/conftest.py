@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -47,6 +49,37 @@ def geesefs() -> Path:
     if found is None:
         missing("geesefs", "no geesefs on PATH")
     return Path(found)
+
+
+@pytest.fixture(scope="session")
+def docker() -> Path:
+    """The socket of a Docker engine that answers."""
+    engine = Path("/var/run/docker.sock")
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.connect(str(engine))
+    except OSError as error:
+        missing("docker", f"no Docker engine at {engine}: {error}")
+    return engine
+
+
+@pytest.fixture(scope="session")
+def sandbox_image(docker: Path) -> str:
+    """The image of container sandboxes."""
+    image = os.environ.get("HOLDFAST_SANDBOX_IMAGE", "holdfast-sandbox:latest")
+    command = shutil.which("docker")
+    if command is None:
+        missing("docker", "no docker on PATH")
+    asked = subprocess.run(
+        [command, "image", "inspect", image],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    if asked.returncode != 0:
+        missing("docker", asked.stderr.strip())
+    return image
 
 
 @pytest.fixture

@@ -103,11 +103,11 @@ async def running_stack(
         try:
             await running.command("down")
         finally:
-            left = _let_go(data_dir)
+            left = let_go(data_dir)
         assert not left, f"mounts were left behind: {left}"
 
 
-def _let_go(data_dir: Path) -> list[str]:
+def let_go(data_dir: Path) -> list[str]:
     """Unmount what a stack has left: removing its directory would hang in it, or empty it."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     left = [line.split()[4] for line in lines if f"{data_dir}/" in line]

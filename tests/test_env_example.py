@@ -14,12 +14,16 @@ EXAMPLE = (ROOT / ".env.example").read_text()
 SETTINGS = (
     "api.settings",
     "client.settings",
+    "sidecar.boxhost.__main__",
     "sidecar.settings",
+    "sidecar.engine_proxy.settings",
     "sidecar.gateway.settings",
     "stack.settings",
 )
 OF_THE_SYSTEM = {"CI", "HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR"}
 OF_THE_TESTS = {"HOLDFAST_REQUIRE"}
+COMPOSE = (ROOT / "docker-compose.yml").read_text()
+OF_COMPOSE = set(re.findall(r"\$\{([A-Z][A-Z0-9_]+)", COMPOSE))
 
 
 def names(module: str) -> set[str]:
@@ -56,4 +60,8 @@ def test_every_setting_is_documented(module: str) -> None:
 
 def test_every_documented_name_is_a_setting() -> None:
     known = set().union(*(names(module) for module in SETTINGS))
-    assert sorted(set(listed()) - known - OF_THE_TESTS) == []
+    assert sorted(set(listed()) - known - OF_THE_TESTS - OF_COMPOSE) == []
+
+
+def test_every_variable_of_compose_is_documented() -> None:
+    assert sorted(OF_COMPOSE - set(listed())) == []

@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "client": ("contracts",),
     "stack": ("contracts", "client"),
     "sidecar": ("contracts",),
-    "sidecar.boxhost": ("contracts",),
+    "sidecar.boxhost": ("contracts", "sidecar.tasks"),
     "sidecar.providers": ("contracts", "sidecar.boxhost", "sidecar.tasks"),
     "sidecar.workspace": (
         "contracts",
@@ -28,6 +28,7 @@ MAY_IMPORT = {
     ),
     "sidecar.harnesses": ("contracts", "sidecar.providers.base", "sidecar.tasks"),
     "sidecar.gateway": ("contracts",),
+    "sidecar.engine_proxy": ("contracts", "sidecar.gateway.sockets"),
 }
 
 

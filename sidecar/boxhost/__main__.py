@@ -1,18 +1,33 @@
-"""`python -m sidecar.boxhost stop-all`: end every box and mount of this data directory.
+"""What needs privilege, as commands.
 
-The stack calls it when it stops, and before it starts, to clear what a crash left behind.
+`python -m sidecar.boxhost stop-all`: end every box and mount of this data directory. The stack
+calls it when it stops, and before it starts, to clear what a crash left behind.
+
+`python -m sidecar.boxhost serve`: boxes and mounts for a sidecar without privilege, over the unix
+socket HOLDFAST_BOXHOST. Whoever is PID 1 there must reap orphans (`init: true` in compose).
+
+`python -m sidecar.boxhost ping`: whether that service answers, for a health check.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import sys
 from pathlib import Path
 
+from pydantic import field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from contracts.errors import BoxHostUnavailable
+from sidecar.boxhost import client, listening
 from sidecar.boxhost.boxes import Boxes, BoxFailed
+from sidecar.boxhost.in_process import HostParts, OwnHost
 from sidecar.boxhost.mounts import Mounts
+from sidecar.boxhost.service import Service
+
+PING_SECONDS = 5
 
 
 class Settings(BaseSettings):
@@ -21,6 +36,33 @@ class Settings(BaseSettings):
     data_dir: Path
     run_dir: Path
     bwrap: Path
+
+
+class ServeSettings(Settings):
+    boxhost: Path
+    boxhost_client_uid: int | None = None
+    # Where boxes and mounts cannot outlive the service: in a container, which takes all with it.
+    boxhost_ends_all: bool = False
+    gateway_dir: Path
+    harness_dir: Path
+    node: Path
+    weed: Path
+    geesefs: Path | None = None
+    filer: str
+    s3_endpoint: str
+    s3_bucket: str = "sessions"
+    log_level: str = "info"
+
+    @field_validator("geesefs", "boxhost_client_uid", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: object) -> object:
+        return None if value == "" else value
+
+
+class PingSettings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="HOLDFAST_", frozen=True, extra="ignore")
+
+    boxhost: Path
 
 
 async def stop_all(settings: Settings) -> None:
@@ -40,10 +82,58 @@ async def stop_all(settings: Settings) -> None:
         sys.stdout.write(f"ended {boxes} boxes and {mounts} mounts\n")
 
 
+async def serve(settings: ServeSettings) -> None:
+    host = OwnHost(
+        HostParts(
+            data_dir=settings.data_dir,
+            run_dir=settings.run_dir,
+            bwrap=settings.bwrap,
+            harness_dir=settings.harness_dir,
+            node=settings.node,
+            weed=settings.weed,
+            geesefs=settings.geesefs,
+            filer=settings.filer,
+            s3_endpoint=settings.s3_endpoint,
+            bucket=settings.s3_bucket,
+            client_uid=settings.boxhost_client_uid,
+        )
+    )
+    await host.clear_leftovers()
+    app = Service(host, settings.gateway_dir).app()
+    await listening.serve(app, settings.boxhost, settings.boxhost_client_uid)
+    if settings.boxhost_ends_all:
+        await stop_all(settings)
+
+
+async def ping(settings: PingSettings) -> None:
+    """Raises: BoxHostUnavailable, TimeoutError."""
+    async with asyncio.timeout(PING_SECONDS), client.connect(settings.boxhost):
+        pass
+
+
 def main() -> None:
-    if sys.argv[1:] != ["stop-all"]:
-        sys.exit("usage: python -m sidecar.boxhost stop-all")
-    asyncio.run(stop_all(Settings()))
+    match sys.argv[1:]:
+        case ["stop-all"]:
+            asyncio.run(stop_all(Settings()))
+        case ["serve"]:
+            settings = ServeSettings()
+            logging.basicConfig(
+                level=settings.log_level.upper(),
+                format="%(levelname)s %(name)s %(message)s",
+                stream=sys.stderr,
+            )
+            os.umask(0o077)  # sockets, records: ours alone
+            try:
+                asyncio.run(serve(settings))
+            except listening.Taken as error:
+                sys.exit(str(error))
+        case ["ping"]:
+            try:
+                asyncio.run(ping(PingSettings()))
+            except (BoxHostUnavailable, TimeoutError) as error:
+                sys.exit(f"the box-host does not answer: {error}")
+        case _:
+            sys.exit("usage: python -m sidecar.boxhost stop-all|serve|ping")
 
 
 if __name__ == "__main__":

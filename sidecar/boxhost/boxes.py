@@ -29,6 +29,8 @@ WORKSPACE = f"{SESSION_DIR}/workspace"
 GATEWAY_PORT = 8080
 AGENT_PORT = 2468
 
+# What a command and all that it started carry in their environment.
+EXEC_MARK = "HOLDFAST_EXEC"
 START_SECONDS = 30
 KILL_SECONDS = 5
 ETC = {
@@ -43,6 +45,10 @@ HOST_ETC = ("/etc/ssl", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime
 
 class BoxFailed(Exception):
     """A box could not be started, or is not there any more."""
+
+
+class BoxGone(BoxFailed):
+    """The box does not run."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +84,15 @@ class Box:
 class Boxes:
     """Starts, finds and ends boxes. Two of them on one directory see the same boxes."""
 
-    def __init__(self, data_dir: Path, run_dir: Path, bwrap: Path) -> None:
+    def __init__(
+        self, data_dir: Path, run_dir: Path, bwrap: Path, *, client_uid: int | None = None
+    ) -> None:
+        """`client_uid` is who connects to the boxes' agent sockets, when that is not us."""
         self._root = data_dir / "boxes"
         self._etc = data_dir / "etc"
         self._sockets = run_dir / "boxes"
         self._bwrap = bwrap
+        self._client_uid = client_uid
         self._uids = Uids(data_dir)
         self._starting = asyncio.Lock()
 
@@ -126,6 +136,8 @@ class Boxes:
             os.chown(home, uid, uid)
         home.chmod(0o700)
         self._sockets.mkdir(parents=True, exist_ok=True)
+        if self._client_uid is not None:
+            os.chown(self._sockets, self._client_uid, self._client_uid)
         self._write_etc()
         agent_socket = self._sockets / f"{hashlib.sha256(spec.id.encode()).hexdigest()[:16]}.sock"
         agent_socket.unlink(missing_ok=True)
@@ -182,6 +194,7 @@ class Boxes:
             "gateway_port": GATEWAY_PORT,
             "agent_socket": str(agent_socket),
             "agent_port": AGENT_PORT,
+            "client_uid": self._client_uid,
         }
 
     async def _start_keeper(self, description: dict[str, Any], log: Path) -> dict[str, Any]:
@@ -280,11 +293,20 @@ class Boxes:
     @contextlib.asynccontextmanager
     async def marked(self, box: Box) -> AsyncIterator[tuple[str, str]]:
         """An environment variable for a command; whatever carries it at the end is killed."""
-        name, value = "HOLDFAST_EXEC", uuid.uuid4().hex
+        name, value = EXEC_MARK, uuid.uuid4().hex
         try:
             yield name, value
         finally:
             await self.kill_marked(box, name, value)
+
+    async def end_commands(self) -> None:
+        """End what is left of commands whose runner died; only while nobody runs any.
+
+        Raises: BoxFailed.
+        """
+        for box in self.all():
+            if box.alive():
+                await self.kill_marked(box, EXEC_MARK, "")
 
     async def kill_marked(self, box: Box, name: str, value: str) -> None:
         """Raises: BoxFailed, when a process cannot die because its file system hangs."""

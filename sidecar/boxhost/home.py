@@ -47,9 +47,12 @@ def _files(home: Path, kept: Sequence[str]) -> Iterator[tuple[str, bytes]]:
 
 
 def _directory(top: int, path: str) -> int | None:
-    """Opened step by step; None if it is not there or a link is on the way."""
+    """Opened step by step; None if it is not there, or a link or a way up is on the way."""
+    steps = path.split("/")
+    if ".." in steps:
+        return None
     fd = os.dup(top)
-    for step in path.split("/"):
+    for step in steps:
         try:
             deeper = os.open(step, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=fd)
         except OSError:

@@ -102,10 +102,12 @@ def listen_inside(child: int, port: int) -> socket.socket:
     return listener
 
 
-def listen_outside(path: str) -> socket.socket:
+def listen_outside(path: str, client_uid: int | None) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(path)
     os.chmod(path, 0o600)  # noqa: PTH101
+    if client_uid is not None:
+        os.chown(path, client_uid, client_uid)
     listener.listen(128)
     return listener
 
@@ -131,7 +133,7 @@ def main() -> None:
         wait_until_up(up_read)
         signal.alarm(0)
         inside = listen_inside(info["child-pid"], box["gateway_port"])
-        outside = listen_outside(box["agent_socket"])
+        outside = listen_outside(box["agent_socket"], box["client_uid"])
     except (OSError, RuntimeError) as error:
         say({"ok": False, "error": str(error)})
         sys.exit(1)

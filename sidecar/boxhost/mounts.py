@@ -36,10 +36,13 @@ class MountFailed(Exception):
 
 @dataclass(frozen=True)
 class Mount:
+    """A mount as it was started. `uid` is whom it was asked for; None: the session's own."""
+
     session_id: str
     engine: str
     daemon: ProcessId
     path: Path
+    uid: int | None = None
 
     def alive(self) -> bool:
         """Whether the daemon runs and its mount is in place; not whether it answers."""
@@ -90,6 +93,7 @@ class Mounts:
             engine=record["engine"],
             daemon=ProcessId(**record["daemon"]),
             path=Path(record["path"]),
+            uid=record.get("uid"),
         )
 
     def all(self) -> list[Mount]:
@@ -97,7 +101,13 @@ class Mounts:
         return [mount for mount in found if mount is not None]
 
     async def mount(
-        self, session_id: str, engine: str, argv: Sequence[str], env: Mapping[str, str]
+        self,
+        session_id: str,
+        engine: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        uid: int | None = None,
     ) -> Mount:
         """Start the daemon and wait until its mount is in place.
 
@@ -120,7 +130,7 @@ class Mounts:
         identity = processes.identify(daemon.pid)
         if identity is None:
             raise MountFailed(f"{engine} ended at once: {_tail(log)}")
-        mount = Mount(session_id, engine, identity, path)
+        mount = Mount(session_id, engine, identity, path, uid)
         # Before it is up: a daemon without a record could never be fenced.
         self._write_record(mount)
         try:
@@ -193,6 +203,16 @@ class Mounts:
             await _run_umount(path, lazy=True)
         return count
 
+    async def end_stale(self) -> int:
+        """Clear away mounts whose daemon is gone, and daemons that nobody knows of; how many."""
+        known = self.all()
+        sessions = {mount.session_id for mount in known if not mount.alive()}
+        strangers = {path.parent.name for path in _fuse_below(self._root)}
+        strangers -= {mount.session_id for mount in known}
+        for session_id in sorted(sessions | strangers):
+            await self.unmount(session_id, gently=False)
+        return len(sessions | strangers)
+
     def _clear_the_way(self, path: Path) -> None:
         """Raises: MountFailed, when something was written beside the store."""
         stray = sorted(item.name for item in path.iterdir())
@@ -253,6 +273,12 @@ def _mountpoints_below(root: Path) -> list[Path]:
     """Mountpoints at or under `root`, innermost and newest first."""
     root = root.resolve()
     return [path for path, _ in reversed(_mountinfo()) if path == root or root in path.parents]
+
+
+def _fuse_below(root: Path) -> list[Path]:
+    """Mountpoints of sessions' workspaces under `root`."""
+    root = root.resolve()
+    return [path for path, fs in _mountinfo() if fs.startswith("fuse") and path.parents[1] == root]
 
 
 async def _run_umount(path: Path, *, lazy: bool) -> bool:

@@ -136,12 +136,23 @@ def in_our_pid_namespace() -> Iterator[ProcessInfo]:
     return in_pid_namespace((PROC / "self/ns/pid").stat().st_ino)
 
 
-def environment_has(process: ProcessId, marker: bytes) -> bool:
-    """Whether `NAME=value` stands in the environment the process was started with."""
+def is_in(process: ProcessId, namespace: int) -> bool:
+    """Whether the process lives in the PID namespace with this inode number."""
     try:
-        return marker in (PROC / str(process.pid) / "environ").read_bytes().split(b"\0")
+        inside = (PROC / str(process.pid) / "ns/pid").stat().st_ino == namespace
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return False
+    return inside and alive(process)
+
+
+def environment_has(process: ProcessId, beginning: bytes) -> bool:
+    """Whether a variable of the environment that the process was started with begins so, as
+    `NAME=` and `NAME=value` do."""
+    try:
+        environment = (PROC / str(process.pid) / "environ").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+    return any(variable.startswith(beginning) for variable in environment.split(b"\0"))
 
 
 def parent_pid(pid: int) -> int:

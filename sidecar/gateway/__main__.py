@@ -8,13 +8,14 @@ import sys
 
 import uvicorn
 
+from contracts.secret_files import secret_files
 from sidecar.gateway.control import control_app
 from sidecar.gateway.settings import Settings
 from sidecar.gateway.sockets import is_served, private_socket
 
 
 def main() -> None:
-    settings = Settings()
+    settings = Settings(_secrets_dir=secret_files())
     logging.basicConfig(
         level=settings.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s %(message)s",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import AnyHttpUrl, Field, SecretStr
+from pydantic import AnyHttpUrl, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -24,3 +24,9 @@ class Settings(BaseSettings):
     openai_base_url: AnyHttpUrl = Field(
         AnyHttpUrl("https://api.openai.com"), validation_alias="OPENAI_BASE_URL"
     )
+
+    @field_validator("anthropic_api_key", "openai_api_key", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: object) -> object:
+        """Of a variable that is so already; a file with nothing in it says the same."""
+        return None if value == "" else value

@@ -19,7 +19,9 @@ from uvicorn.server import ServerState
 
 logger = logging.getLogger(__name__)
 
-_SUFFIX = ".sock"
+# One directory per session: a container gets the directory bound, and so sees the socket of the
+# next gateway too.
+_NAME = "sock"
 # Longer than any harness keeps an idle connection, so that the harness is the one to close it and
 # never sends a request into a connection that is just being closed.
 _KEEP_ALIVE_SECONDS = 120
@@ -86,7 +88,7 @@ class SessionSockets:
         """Serve the sockets left by the gateway before this one, and leave them to the next."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            for path in sorted(self._directory.glob(f"*{_SUFFIX}")):
+            for path in sorted(self._directory.glob(f"*/{_NAME}")):
                 session_id = _session_of(path)
                 if session_id and path.is_socket():
                     await self.open(session_id)
@@ -102,7 +104,8 @@ class SessionSockets:
                 return listener.path
             if listener:
                 listener.close()
-            path = self._directory / f"{session_id}{_SUFFIX}"
+            path = self._directory / str(session_id) / _NAME
+            path.parent.mkdir(mode=0o700, exist_ok=True)
             self._listeners[session_id] = await _Listener.open(path, self._app_for(str(session_id)))
             logger.info("session=%s socket opened", session_id)
             return path
@@ -115,6 +118,7 @@ class SessionSockets:
                 return False
             listener.close()
             listener.path.unlink(missing_ok=True)
+            listener.path.parent.rmdir()
             logger.info("session=%s socket closed", session_id)
             return True
 
@@ -157,7 +161,7 @@ def _remove_stale(path: Path) -> tuple[int, int] | None:
 
 def _session_of(path: Path) -> UUID | None:
     try:
-        session_id = UUID(path.stem)
+        session_id = UUID(path.parent.name)
     except ValueError:
         return None
-    return session_id if str(session_id) == path.stem else None
+    return session_id if str(session_id) == path.parent.name else None

@@ -29,12 +29,14 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a provider's sandboxes can do, declared so that nothing is found out mid-turn."""
+    """What a provider's sandboxes can do, declared so that nothing is found out mid-turn. `uid` is
+    whose files a workspace that is mounted on the host shows; None: the session's own."""
 
     mount: Literal["host", "in_box", "none"]
     suspend: bool = False
     freeze: bool = False
     max_lifetime: float | None = None
+    uid: int | None = None
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,12 @@ class Sandbox(Protocol):
         """SIGKILL these, and return when they are gone."""
         ...
 
+    async def held(self) -> set[int]:
+        """Inodes of the workspace that a process inside can write to by what it holds open or
+        mapped; none where the host that mounts the workspace sees for itself. Raises: Unreachable.
+        """
+        ...
+
     async def freeze(self) -> None:
         """Stop every process until `thaw`; when it raises, none is stopped. What is executed in a
         frozen sandbox runs.
@@ -171,6 +179,10 @@ class Provider(Protocol):
     def name(self) -> str: ...
     @property
     def capabilities(self) -> Capabilities: ...
+
+    async def trouble(self) -> str:
+        """Why no sandbox can be had here right now, and what to do; nothing when one can."""
+        ...
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         """Idempotent by `spec.key`. Raises: InvalidSpec, NoCapacity, QuotaExceeded, Unreachable."""

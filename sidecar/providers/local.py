@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
-from contracts.errors import FileMissing, InvalidSpec, SandboxGone, Unreachable, Unsupported
-from sidecar.boxhost import boxes as boxhost
-from sidecar.boxhost import home, processes
-from sidecar.boxhost.boxes import Box, Boxes, BoxSpec
+from contracts.errors import (
+    BoxHostUnavailable,
+    FileMissing,
+    InvalidSpec,
+    SandboxGone,
+    Unreachable,
+    Unsupported,
+)
+from sidecar.boxhost.boxes import AGENT_PORT, GATEWAY_PORT, Box, BoxFailed, BoxGone, BoxSpec
+from sidecar.boxhost.contract import BoxCommand, BoxHost
+from sidecar.boxhost.home import HomeTooLarge
 from sidecar.boxhost.processes import ProcessId
 from sidecar.providers.base import (
     HOME,
-    TIMED_OUT,
     Capabilities,
     Command,
     Endpoint,
@@ -23,11 +28,6 @@ from sidecar.providers.base import (
     SandboxSpec,
     Status,
 )
-from sidecar.tasks import background
-
-KILL_SECONDS = 10
-MOST_PACKED_BYTES = 512 << 20
-NO_BOX = 125  # what enter.py answers when the box is not there to enter
 
 # Constant texts: paths come as arguments.
 WRITE_SCRIPT = """
@@ -40,68 +40,79 @@ mv -f "$1.holdfast-new" "$1"
 """
 
 
+@contextlib.contextmanager
+def _host_errors(op: str, what: str, hint: str = "") -> Iterator[None]:
+    """What the host of the boxes raises, as the provider contract has it."""
+    try:
+        yield
+    except BoxHostUnavailable as error:
+        raise Unreachable(error.message, op=op, hint=error.hint) from error
+    except BoxFailed as error:
+        raise Unreachable(f"{what}: {error}", op=op, hint=hint) from error
+
+
 class LocalProvider:
-    """Boxes on this host. What they share with it, read-only, is given by `read_only`."""
+    """Boxes on a host of ours."""
 
     name = "local"
     capabilities = Capabilities(mount="host", freeze=True)
 
-    def __init__(self, boxes: Boxes, read_only: Mapping[str, Path]) -> None:
-        self._boxes = boxes
-        self._read_only = read_only
+    def __init__(self, host: BoxHost) -> None:
+        self._host = host
+
+    async def trouble(self) -> str:
+        return ""
 
     async def create(self, spec: SandboxSpec) -> LocalSandbox:
         if spec.session_dir is None:
             raise InvalidSpec("a local sandbox needs a session directory", op="create")
-        try:
-            box = await self._boxes.start(
-                BoxSpec(
-                    id=spec.key,
-                    session_id=spec.session_id,
-                    labels=spec.labels,
-                    session_dir=spec.session_dir,
-                    gateway_socket=spec.gateway_socket,
-                    read_only=self._read_only,
-                )
-            )
-        except boxhost.BoxFailed as error:
-            raise Unreachable(
-                f"the local sandbox did not start: {error}",
-                op="create",
-                hint="`holdfast doctor` checks bubblewrap and user namespaces.",
-            ) from error
-        return LocalSandbox(self._boxes, box)
+        wanted = BoxSpec(
+            id=spec.key,
+            session_id=spec.session_id,
+            labels=spec.labels,
+            session_dir=spec.session_dir,
+            gateway_socket=spec.gateway_socket,
+        )
+        doctor = "`holdfast doctor` checks bubblewrap and user namespaces."
+        with _host_errors("create", "the local sandbox did not start", hint=doctor):
+            return LocalSandbox(self._host, await self._host.start(wanted))
 
     async def attach(self, sandbox_id: str) -> LocalSandbox:
-        box = self._boxes.get(sandbox_id)
-        if box is None or not box.alive():
+        with _host_errors("attach", "the local sandbox cannot be looked for"):
+            box = await self._host.living(sandbox_id)
+            if box is not None:
+                await self._host.thaw(sandbox_id)  # what froze it may have died, or not got through
+        if box is None:
             raise SandboxGone(f"the local sandbox {sandbox_id} is gone", op="attach")
-        return LocalSandbox(self._boxes, box)
+        return LocalSandbox(self._host, box)
 
     async def status(self, sandbox_id: str) -> Status:
-        box = self._boxes.get(sandbox_id)
-        return Status.RUNNING if box is not None and box.alive() else Status.GONE
+        try:
+            box = await self._host.living(sandbox_id)
+        except BoxHostUnavailable:
+            return Status.UNKNOWN
+        return Status.RUNNING if box is not None else Status.GONE
 
     async def list(self, labels: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
-        for box in self._boxes.all():
-            if box.alive() and labels.items() <= box.labels.items():
+        with _host_errors("list", "the local sandboxes cannot be listed"):
+            found = await self._host.all_living()
+        for box in found:
+            if labels.items() <= box.labels.items():
                 yield SandboxInfo(box.id, box.labels, Status.RUNNING, box.created_at)
 
     async def destroy(self, sandbox_id: str) -> bool:
-        try:
-            return await self._boxes.kill(sandbox_id)
-        except boxhost.BoxFailed as error:
-            raise Unreachable(str(error), op="destroy") from error
+        with _host_errors("destroy", "the local sandbox cannot be ended"):
+            return await self._host.kill(sandbox_id)
 
 
 class LocalSandbox:
     """One box. Files are read and written by its own user inside it, so that a link planted there
     leads nowhere else."""
 
-    gateway_url = f"http://127.0.0.1:{boxhost.GATEWAY_PORT}"
+    gateway_url = f"http://127.0.0.1:{GATEWAY_PORT}"
 
-    def __init__(self, boxes: Boxes, box: Box) -> None:
-        self._boxes = boxes
+    def __init__(self, host: BoxHost, box: Box) -> None:
+        self._host = host
         self._box = box
 
     @property
@@ -113,37 +124,13 @@ class LocalSandbox:
         return self._box.labels
 
     async def exec(self, command: Command) -> ExecResult:
-        try:
-            exit_code, output = await self._run(command)
-        except boxhost.BoxFailed as error:
-            raise Unreachable(f"a command cannot be ended: {error}", op="exec") from error
-        if exit_code == NO_BOX and not self._box.alive():
-            raise Unreachable(f"the sandbox {self.id} cannot be entered", op="exec")
-        return ExecResult(exit_code, *output)
-
-    async def _run(self, command: Command) -> tuple[int, tuple[bytes, bytes]]:
-        async with self._boxes.marked(self._box) as (name, value):
-            process = await self._enter(command, {name: value}, detached=False)
-            entered = processes.identify(process.pid)
-            try:
-                async with background() as tasks:
-                    output = tasks.start(process.communicate(command.stdin))
-                    ended = await processes.wait_pid(process.pid, command.timeout)
-                    if not ended and entered is not None:
-                        processes.kill(entered)
-                    # What the command left in the background holds its pipes open.
-                    await self._boxes.kill_marked(self._box, name, value)
-                    collected: tuple[bytes, bytes] = await output
-            finally:
-                if entered is not None:  # not process.kill(): it reaps, behind asyncio's back
-                    processes.kill(entered)
-        return process.returncode or 0 if ended else TIMED_OUT, collected
+        with _host_errors("exec", "the command cannot be run, or not be ended"):
+            ran = await self._host.exec(self._box, _in_box(command))
+        return ExecResult(ran.exit_code, ran.stdout, ran.stderr)
 
     async def spawn(self, command: Command) -> None:
-        process = await self._enter(command, {}, detached=True)
-        code = await process.wait()
-        if code != 0:
-            raise Unreachable(f"the sandbox {self.id} cannot be entered", op="spawn")
+        with _host_errors("spawn", "the command cannot be started"):
+            await self._host.spawn(self._box, _in_box(command))
 
     async def read(self, path: str) -> bytes:
         result = await self.exec(Command(["cat", "--", path], cwd="/"))
@@ -160,13 +147,11 @@ class LocalSandbox:
             raise Unreachable(f"{path} cannot be written: {said}", op="write")
 
     async def pack(self, kept: Sequence[str], left: Sequence[str]) -> bytes:
-        place = self._boxes.home(self.id)
         try:
-            return await asyncio.to_thread(home.pack, place, kept, left, MOST_PACKED_BYTES)
-        except home.HomeTooLarge as error:
+            with _host_errors("pack", "the state cannot be packed"):
+                return await self._host.pack(self.id, kept, left)
+        except HomeTooLarge as error:
             raise Unsupported(str(error), op="pack") from error
-        except OSError as error:
-            raise Unreachable(f"HOME cannot be read: {error}", op="pack") from error
 
     async def unpack(self, tar: bytes) -> None:
         command = ["tar", "-x", "-f", "-", "-C", HOME, "--no-same-owner"]
@@ -176,49 +161,38 @@ class LocalSandbox:
             raise Unreachable(f"the state cannot be unpacked: {said}", op="unpack")
 
     async def processes(self) -> list[SandboxProcess]:
-        found = await asyncio.to_thread(self._boxes.processes, self._box)
+        with _host_errors("processes", "what runs in the sandbox cannot be seen"):
+            found = await self._host.processes(self._box)
         return [
             SandboxProcess(f"{p.id.pid}:{p.id.started}", p.inner_pid, (*p.argv, p.exe))
             for p in found
         ]
 
-    async def kill(self, processes_: Sequence[SandboxProcess]) -> None:
-        identities = [ProcessId(*map(int, p.token.split(":"))) for p in processes_]
-        for process in identities:
-            processes.kill(process)
-        for process in identities:
-            await processes.wait_gone(process, KILL_SECONDS)
+    async def kill(self, processes: Sequence[SandboxProcess]) -> None:
+        identities = [ProcessId(*map(int, p.token.split(":"))) for p in processes]
+        with _host_errors("kill", "the processes cannot be ended"):
+            await self._host.kill_processes(self._box, identities)
+
+    async def held(self) -> set[int]:
+        return set()
 
     async def freeze(self) -> None:
-        if not self._box.alive():
-            raise SandboxGone(f"the local sandbox {self.id} is gone", op="freeze")
-        try:
-            await self._boxes.freeze(self._box)
-        except boxhost.BoxFailed as error:
-            if not self._box.alive():
-                raise SandboxGone(f"the local sandbox {self.id} is gone", op="freeze") from error
-            raise Unreachable(f"the sandbox cannot be frozen: {error}", op="freeze") from error
+        with _host_errors("freeze", "the sandbox cannot be frozen"):
+            try:
+                await self._host.freeze(self._box)
+            except BoxGone as error:
+                gone = f"the local sandbox {self.id} is gone"
+                raise SandboxGone(gone, op="freeze") from error
 
     async def thaw(self) -> None:
-        self._boxes.thaw(self.id)
+        with _host_errors("thaw", "the sandbox cannot be thawed"):
+            await self._host.thaw(self.id)
 
     def endpoint(self, port: int) -> Endpoint:
-        if port != boxhost.AGENT_PORT:
+        if port != AGENT_PORT:
             raise Unsupported(f"port {port} is not carried out of a local sandbox", op="endpoint")
         return Endpoint("http://sandbox", socket=self._box.agent_socket)
 
-    async def _enter(
-        self, command: Command, extra: Mapping[str, str], *, detached: bool
-    ) -> asyncio.subprocess.Process:
-        if not self._box.alive():
-            raise Unreachable(f"the sandbox {self.id} does not run", op="exec")
-        pipe = asyncio.subprocess.DEVNULL if detached else asyncio.subprocess.PIPE
-        environment = {"PATH": "/usr/bin:/bin", "HOME": boxhost.HOME, "LANG": "C.UTF-8"}
-        return await asyncio.create_subprocess_exec(
-            *self._boxes.entering(self._box, command.argv, command.cwd, detached=detached),
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-            env={**environment, **command.env, **extra},
-            start_new_session=True,
-        )
+
+def _in_box(command: Command) -> BoxCommand:
+    return BoxCommand(command.argv, command.cwd, command.env, command.stdin, command.timeout)

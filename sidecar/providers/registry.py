@@ -16,7 +16,13 @@ class Row:
     title: str
 
 
-ROWS: Mapping[str, Row] = {row.name: row for row in (Row("local", "This machine (bubblewrap)"),)}
+ROWS: Mapping[str, Row] = {
+    row.name: row
+    for row in (
+        Row("local", "This machine (bubblewrap)"),
+        Row("docker", "A container (Docker)"),
+    )
+}
 
 
 def check(name: str) -> Row:

@@ -59,6 +59,16 @@ class Sandboxes:
         """Held by whoever creates, uses or ends the session's sandbox."""
         return self._locks[session_id]
 
+    async def troubles(self) -> dict[str, str]:
+        """Why a provider cannot be used right now, by name; empty for one that can."""
+        names = list(self.providers)
+        reasons = await asyncio.gather(*(self.providers[name].trouble() for name in names))
+        return dict(zip(names, reasons, strict=True))
+
+    async def _usable(self) -> list[HostMounted]:
+        troubles = await self.troubles()
+        return [provider for name, provider in self.providers.items() if not troubles[name]]
+
     async def acquire(self, request: RunRequest, emit: Emit) -> tuple[DurableSandbox, Live]:
         """The session's sandbox, its workspace mounted and probed.
 
@@ -102,7 +112,7 @@ class Sandboxes:
         provider = self.providers[live.provider]
         await emit(events.MountLost(engine=self.engine.name, reason=lost))
         report = await provider.remount(str(live.session_id), lost)
-        workspace = provider.workspace(str(live.session_id))
+        workspace = await provider.workspace(str(live.session_id))
         assert workspace is not None
         sandbox.stand_on(workspace)
         await emit(events.MountRestored(engine=report.engine, took=report.took))
@@ -223,9 +233,12 @@ class Sandboxes:
         session = str(session_id)
         sandboxes = mounts = 0
         async with self.lock(session_id):
-            for provider in self.providers.values():
+            usable = await self._usable()
+            for provider in usable:
                 async for info in provider.list({"session": session}):
                     sandboxes += await provider.destroy(info.sandbox_id)
+            # Now and not before: a mount that a sandbox uses is slow to let go.
+            for provider in usable:
                 mounts += await provider.release(session, forget=True)
             self.live.drop(session_id)
             await self._gateway.close_session(session)
@@ -259,7 +272,7 @@ class Sandboxes:
         """What the providers say is there, with what we know of it."""
         known = {live.sandbox_id: live for live in self.live.all()}
         found = []
-        for provider in self.providers.values():
+        for provider in await self._usable():
             async for info in provider.list({}):
                 live = known.get(info.sandbox_id)
                 found.append(

@@ -19,6 +19,7 @@ from contracts.errors import (
     StreamGap,
     Unreachable,
 )
+from sidecar.boxhost.contract import MountSick
 from sidecar.harnesses import registry as harnesses
 from sidecar.harnesses.base import Choice
 from sidecar.runs import mount_watch, progress
@@ -31,9 +32,8 @@ from sidecar.runs.progress import Talk
 from sidecar.runs.sandboxes import Sandboxes
 from sidecar.runs.states import Native, States
 from sidecar.tasks import background
-from sidecar.workspace.barrier import Proof
+from sidecar.workspace.barrier import Held, Proof, nobody
 from sidecar.workspace.engine import DurableSandbox, Workspace
-from sidecar.workspace.host_files import MountSick
 
 log = logging.getLogger(__name__)
 
@@ -234,14 +234,15 @@ class Turn:
     async def _prove(self, workspace: Workspace) -> Proof:
         """Raises: NotDurable, StaleEpoch, MountFailed, StoreUnavailable."""
         turn_id, epoch = str(self._request.turn_id), self._request.epoch
+        held: Held = nobody if self._sandbox is None else self._sandbox.held
         try:
-            return await workspace.barrier(turn_id, epoch)
+            return await workspace.barrier(turn_id, epoch, held)
         except MountSick as sick:
             if self._sandbox is None or self._live is None:
                 raise
             lost = f"{sick.kind}: {sick.message}"
             await self._sandboxes.remount(self._live, self._sandbox, lost, self._journal.append)
-            return await self._sandbox.workspace.barrier(turn_id, epoch)
+            return await self._sandbox.workspace.barrier(turn_id, epoch, held)
 
     async def _workspace(self) -> Workspace | None:
         """What the turn worked on; None if it never came so far.

@@ -12,13 +12,13 @@ import asyncio
 import contextlib
 import errno
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from contracts.errors import NotDurable, StoreUnavailable
+from contracts.errors import BoxHostUnavailable, NotDurable, StoreUnavailable
+from sidecar.boxhost.contract import Files, MountSick
 from sidecar.tasks import background
-from sidecar.workspace.host_files import HostFiles, MountSick
 from sidecar.workspace.manifest import Entry, Manifest, Manifests
 from sidecar.workspace.store import Store, StoredObject
 
@@ -41,6 +41,14 @@ HEAD_COSTS = 30
 AWAY = {errno.EIO, errno.EAGAIN, errno.ETIMEDOUT, errno.ECONNABORTED, errno.EHOSTUNREACH}
 AWAY_KINDS = {"EIO", "ECONNABORTED", *(f"errno {number}" for number in AWAY)}
 HOPELESS_KINDS = {"hang", "ENOTCONN", "EACCES"}
+
+
+Held = Callable[[], Awaitable[Iterable[int]]]
+
+
+async def nobody() -> Iterable[int]:
+    """No inode is held."""
+    return ()
 
 
 @dataclass(frozen=True)
@@ -80,14 +88,14 @@ class Barrier:
 
     def __init__(
         self,
-        files: HostFiles,
+        files: Files,
         store: Store,
         manifests: Manifests,
         session_id: str,
         engine: str,
         *,
         sync_root: bool,
-        held: Callable[[], Iterable[int]],
+        held: Held,
     ) -> None:
         """`held` tells the inodes that a process can write to without leaving a trace."""
         self._files = files
@@ -98,14 +106,19 @@ class Barrier:
         self._engine = engine
         self._sync_root = sync_root
         self._held = held
+        self._also_held: Held = nobody
         self._token = ""
         self._entries: dict[str, Entry] = {}
         self._md5: dict[str, str] = {}
         self._proven: dict[str, tuple[str, str]] = {}  # path -> sha256, ETag that goes with it
         self._suspect: set[str] = set()
 
-    async def prove(self, turn_id: str, epoch: int) -> Proof:
-        """Raises: NotDurable, with the files and the reason for each; StaleEpoch."""
+    async def prove(self, turn_id: str, epoch: int, also_held: Held = nobody) -> Proof:
+        """`also_held` tells more such inodes, of a sandbox that the host cannot look into.
+
+        Raises: NotDurable, with the files and the reason for each; StaleEpoch.
+        """
+        self._also_held = also_held
         started = time.monotonic()
         tries, pause, stored = TRIES, PAUSE_SECONDS, ""
         ghosts: tuple[str, ...] = ()
@@ -166,7 +179,7 @@ class Barrier:
                 away=sick.kind in AWAY_KINDS,
                 hopeless=sick.kind in HOPELESS_KINDS,
             )
-        except StoreUnavailable as error:
+        except (StoreUnavailable, BoxHostUnavailable) as error:
             return Look(reason=error.message, away=True)
         # Waiting does not mend a name, but it may mend the others.
         look.hopeless &= not seen["problems"] and not differences
@@ -175,7 +188,7 @@ class Barrier:
 
     async def _both_sides(self) -> tuple[dict[str, Any], dict[str, StoredObject]]:
         """What changed here, flushed; and what is in the store since."""
-        held = await asyncio.to_thread(self._held)
+        held = {*await self._held(), *await self._also_held()}
         async with self._early_listing() as listing:
             scan = await self._files.call(
                 "scan", bound=WALK_SECONDS, token=self._token, held=sorted(held)

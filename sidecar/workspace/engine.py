@@ -8,14 +8,13 @@ import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from contracts.errors import (
     NotDurable,
     SandboxGone,
     Unreachable,
 )
-from sidecar.boxhost import open_files
+from sidecar.boxhost.contract import MountHost, MountSick
 from sidecar.boxhost.mounts import Mount
 from sidecar.providers.base import (
     Command,
@@ -26,59 +25,31 @@ from sidecar.providers.base import (
 )
 from sidecar.tasks import finish
 from sidecar.workspace import restore
-from sidecar.workspace.barrier import Barrier, Proof
-from sidecar.workspace.host_files import HostFiles, MountSick
-from sidecar.workspace.iam import SessionKey
+from sidecar.workspace.barrier import Barrier, Held, Proof, nobody
 from sidecar.workspace.manifest import Manifests
 from sidecar.workspace.restore import NOTHING_RESTORED, Restored
 from sidecar.workspace.store import Store
 
 PROBE_SECONDS = 20
-THAW_SECONDS = 10
+THAW_SECONDS = 30  # a box-host that is away is waited for
 PROBE_PREFIX = ".holdfast-probe-"
 
 
 @dataclass(frozen=True)
-class Daemon:
-    """The process that serves a mount. Credentials go by environment, never by argv."""
+class Engine:
+    """What the sidecar must know of one kind of mount; how it is made is the host's to know.
 
-    argv: Sequence[str]
-    env: Mapping[str, str]
+    `sync_root`: the top directory must be fsynced too before a listing can be trusted. `by_key`:
+    its daemon speaks S3, by a key for the session alone. `forgets_metadata`: a fresh mount shows
+    no modes, times and links before it is made to fetch them. `mtime_grain_ns`: the step in which
+    it keeps times.
+    """
 
-
-class Engine(Protocol):
-    """How one kind of file system is mounted on this host."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def sync_root(self) -> bool:
-        """Whether the top directory must be fsynced too before a listing can be trusted."""
-        ...
-
-    @property
-    def give_root(self) -> bool:
-        """Whether the top directory must be given to the sandbox's user after each mount."""
-        ...
-
-    @property
-    def by_key(self) -> bool:
-        """Whether its daemon speaks S3, by a key for the session alone."""
-        ...
-
-    @property
-    def forgets_metadata(self) -> bool:
-        """Whether a fresh mount shows no modes, times and links before it is made to fetch them."""
-        ...
-
-    @property
-    def mtime_grain_ns(self) -> int:
-        """The step in which it keeps times."""
-        ...
-
-    def daemon(
-        self, session_id: str, mountpoint: Path, uid: int, key: SessionKey | None
-    ) -> Daemon: ...
+    name: str
+    sync_root: bool
+    by_key: bool
+    forgets_metadata: bool
+    mtime_grain_ns: int
 
 
 @dataclass(frozen=True)
@@ -95,10 +66,13 @@ class MountReport:
 class Workspace:
     """One session's mounted directory."""
 
-    def __init__(self, mount: Mount, engine: Engine, store: Store, manifests: Manifests) -> None:
+    def __init__(
+        self, mount: Mount, mounts: MountHost, engine: Engine, store: Store, manifests: Manifests
+    ) -> None:
         self.mount = mount
         self.engine = engine
-        self.files = HostFiles(mount.path)
+        self.files = mounts.files(mount)
+        self._mounts = mounts
         self._barrier = Barrier(
             self.files,
             store,
@@ -106,7 +80,7 @@ class Workspace:
             mount.session_id,
             engine.name,
             sync_root=engine.sync_root,
-            held=lambda: open_files.held_inodes(mount.path),
+            held=self.files.held,
         )
         self._store = store
 
@@ -131,22 +105,22 @@ class Workspace:
     async def sweep_locks(self) -> list[str]:
         """Remove git's locks that a killed process left; their paths. Only while no process of a
         sandbox can hold one. Raises: MountSick."""
-        return await restore.sweep_locks(self.path)
+        return await restore.sweep_locks(self.files)
 
-    async def barrier(self, turn_id: str, epoch: int) -> Proof:
+    async def barrier(self, turn_id: str, epoch: int, also_held: Held = nobody) -> Proof:
         """Prove that all of it is in the store, and keep the manifest of what was proven.
 
         Raises: MountSick, other NotDurable, StaleEpoch.
         """
-        self._must_be_mounted()
+        await self._must_be_mounted()
         try:
-            return await self._barrier.prove(turn_id, epoch)
+            return await self._barrier.prove(turn_id, epoch, also_held)
         finally:
-            self._must_be_mounted()
+            await self._must_be_mounted()
 
-    def _must_be_mounted(self) -> None:
+    async def _must_be_mounted(self) -> None:
         """What is below a mountpoint looks like an empty workspace."""
-        if not self.mount.alive():
+        if not await self._mounts.alive(self.mount):
             raise MountSick("ENOTCONN", f"the {self.engine.name} daemon died")
 
 
@@ -199,6 +173,9 @@ class DurableSandbox:
 
     async def kill(self, processes: Sequence[SandboxProcess]) -> None:
         await self._sandbox.kill(processes)
+
+    async def held(self) -> set[int]:
+        return await self._sandbox.held()
 
     async def freeze(self) -> None:
         await self._sandbox.freeze()

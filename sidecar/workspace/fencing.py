@@ -7,33 +7,24 @@ proven, also ones of another data directory or without a record.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from contracts.errors import MountFailed
 from sidecar.boxhost import mounts as boxhost
-from sidecar.boxhost.mounts import Mounts
+from sidecar.boxhost.contract import MountHost
 from sidecar.workspace.iam import SessionKey, SessionKeys
 
 
 class Fence:
-    def __init__(self, mounts: Mounts, keys: SessionKeys, bucket: str) -> None:
+    def __init__(self, mounts: MountHost, keys: SessionKeys) -> None:
         self._mounts = mounts
         self._keys = keys
-        self._bucket = bucket
 
     async def close(self, session_id: str) -> None:
         """Shut out every mount of the session, by either engine.
 
         Raises: MountFailed, StoreUnavailable; then nothing may be mounted.
         """
-
-        def serves(argv: Sequence[str]) -> bool:
-            by_filer = f"-filer.path=/buckets/{self._bucket}/{session_id}"
-            by_s3 = f"{self._bucket}:{session_id}"
-            return by_filer in argv or ("-f" in argv and by_s3 in argv)
-
         try:
-            await self._mounts.end_strays(serves)
+            await self._mounts.fence(session_id)
         except boxhost.MountFailed as error:
             raise MountFailed(
                 f"an earlier mount of the session cannot be ended: {error}"
@@ -42,9 +33,9 @@ class Fence:
 
     async def admit(self, session_id: str) -> SessionKey:
         """A key for the session's next mount. Raises: StoreUnavailable."""
-        return await self._keys.grant(session_id, self._mounts.host())
+        return await self._keys.grant(session_id, await self._mounts.name())
 
     async def sweep(self) -> int:
         """Revoke what this host was given and no longer uses. Raises: StoreUnavailable."""
-        mounted = {mount.session_id for mount in self._mounts.all() if mount.alive()}
-        return await self._keys.sweep(self._mounts.host(), mounted)
+        mounted = await self._mounts.mounted()
+        return await self._keys.sweep(await self._mounts.name(), mounted)

@@ -11,18 +11,17 @@ from typing import TypeVar
 
 from contracts.errors import InvalidSpec, MountFailed, StoreUnavailable, Unreachable
 from sidecar.boxhost import mounts as boxhost
-from sidecar.boxhost.mounts import Mounts
+from sidecar.boxhost.contract import MountHost, MountKey, MountSick
+from sidecar.boxhost.mounts import Mount
 from sidecar.providers.base import Capabilities, Provider, SandboxInfo, SandboxSpec, Status
 from sidecar.workspace import restore
 from sidecar.workspace.engine import (
-    PROBE_SECONDS,
     DurableSandbox,
     Engine,
     MountReport,
     Workspace,
 )
 from sidecar.workspace.fencing import Fence
-from sidecar.workspace.host_files import MountSick
 from sidecar.workspace.iam import SessionKeys
 from sidecar.workspace.manifest import Manifests
 from sidecar.workspace.store import Store
@@ -41,7 +40,7 @@ class HostMounted:
         self,
         provider: Provider,
         engine: Engine,
-        mounts: Mounts,
+        mounts: MountHost,
         store: Store,
         manifests: Manifests,
         keys: SessionKeys,
@@ -61,8 +60,9 @@ class HostMounted:
         self._mounts = mounts
         self._store = store
         self._manifests = manifests
-        self._fence = Fence(mounts, keys, store.bucket)
+        self._fence = Fence(mounts, keys)
         self._workspaces: dict[str, Workspace] = {}
+        self._half_made: set[str] = set()  # mounted at best: not mended, not probed
 
     @property
     def name(self) -> str:
@@ -71,6 +71,9 @@ class HostMounted:
     @property
     def capabilities(self) -> Capabilities:
         return self._provider.capabilities
+
+    async def trouble(self) -> str:
+        return await self._provider.trouble()
 
     async def create(self, spec: SandboxSpec) -> DurableSandbox:
         workspace, report = await self.ready(spec.session_id)
@@ -107,9 +110,9 @@ class HostMounted:
         await self._fence.close(session_id)
         return was_mounted
 
-    def workspace(self, session_id: str) -> Workspace | None:
+    async def workspace(self, session_id: str) -> Workspace | None:
         """The session's workspace if it is mounted right now."""
-        return self._adopt(session_id)
+        return await self._adopt(session_id)
 
     async def sweep(self) -> int:
         """At start: revoke keys of mounts that are gone. Raises: StoreUnavailable."""
@@ -118,13 +121,13 @@ class HostMounted:
     async def check(self, session_id: str) -> str:
         """What is wrong with the session's mount right now, or nothing. Cheap: the daemon is asked,
         the store is not."""
-        mount = self._mounts.get(session_id)
+        mount = await self._mounts.get(session_id)
         if mount is None:
             return "it is not mounted"
-        if not mount.alive():
+        if not await self._mounts.alive(mount):
             return f"ENOTCONN: the {mount.engine} daemon {mount.daemon.pid} died"
         try:
-            await restore.look(mount.path)
+            await restore.look(self._mounts.files(mount))
         except MountSick as sick:
             return f"{sick.kind}: {sick.message}"
         return ""
@@ -147,7 +150,7 @@ class HostMounted:
         """
         started = time.monotonic()
         lost = await self._patiently(lambda: self._sickness(session_id))
-        workspace = self._adopt(session_id)
+        workspace = await self._adopt(session_id)
         if workspace is not None and lost is None:
             took = time.monotonic() - started
             return workspace, MountReport(self._engine.name, took, fresh=False)
@@ -176,10 +179,10 @@ class HostMounted:
 
         Raises: StoreUnavailable: a mount is not condemned for a store that is away.
         """
-        workspace = self._adopt(session_id)
+        workspace = await self._adopt(session_id)
         if workspace is None:
-            known = self._mounts.get(session_id)
-            if known is None or known.engine != self._engine.name:
+            known = await self._mounts.get(session_id)
+            if known is None or not self._is_ours(known):
                 return None
             return f"ENOTCONN: the {known.engine} daemon {known.daemon.pid} died"
         try:
@@ -206,13 +209,11 @@ class HostMounted:
         await self._unmount(session_id, gently=not lost.startswith("hang"))
         await self._fence.close(session_id)
         want = await restore.wanted(session_id, self._store, self._manifests)
+        self._half_made.add(session_id)
         workspace = await self._mount(session_id)
         try:
-            if self._engine.give_root:
-                uid = self._mounts.uid(session_id)
-                await workspace.files.call("own", bound=PROBE_SECONDS, uid=uid)
             restored = await restore.restore(
-                workspace.path,
+                workspace.files,
                 want,
                 ask=self._engine.forgets_metadata,
                 grain_ns=self._engine.mtime_grain_ns,
@@ -224,6 +225,7 @@ class HostMounted:
                 f"the workspace is mounted but not durable: {error}",
                 hint="Nothing ran. `holdfast doctor` and `holdfast logs` tell more.",
             ) from error
+        self._half_made.discard(session_id)
         took = time.monotonic() - started
         return workspace, MountReport(self._engine.name, took, True, lost, restored)
 
@@ -239,28 +241,37 @@ class HostMounted:
             raise MountFailed(f"the workspace's mount cannot be ended: {error}") from error
 
     async def _mount(self, session_id: str) -> Workspace:
-        uid = self._mounts.uid(session_id)
-        mountpoint = self._mounts.parent(session_id) / "workspace"
-        key = await self._fence.admit(session_id) if self._engine.by_key else None
-        daemon = self._engine.daemon(session_id, mountpoint, uid, key)
+        key = None
+        if self._engine.by_key:
+            granted = await self._fence.admit(session_id)
+            key = MountKey(granted.access_key, granted.secret_key)
+        uid = self.capabilities.uid
         try:
-            mount = await self._mounts.mount(session_id, self._engine.name, daemon.argv, daemon.env)
+            mount = await self._mounts.mount(session_id, self._engine.name, uid, key)
         except boxhost.MountFailed as error:
             raise MountFailed(
                 f"the workspace cannot be mounted: {error}",
                 hint="Nothing ran. `holdfast doctor` checks FUSE and the store.",
             ) from error
-        workspace = Workspace(mount, self._engine, self._store, self._manifests)
+        workspace = self._workspace_on(mount)
         self._workspaces[session_id] = workspace
         return workspace
 
-    def _adopt(self, session_id: str) -> Workspace | None:
+    async def _adopt(self, session_id: str) -> Workspace | None:
         """The workspace that is mounted by our engine, also by a sidecar before us."""
-        mount = self._mounts.get(session_id)
-        if mount is None or mount.engine != self._engine.name or not mount.alive():
+        mount = await self._mounts.get(session_id)
+        if mount is None or not self._is_ours(mount) or not await self._mounts.alive(mount):
             return None
         known = self._workspaces.get(session_id)
         if known is None or known.mount != mount:
-            known = Workspace(mount, self._engine, self._store, self._manifests)
+            known = self._workspace_on(mount)
             self._workspaces[session_id] = known
         return known
+
+    def _is_ours(self, mount: Mount) -> bool:
+        """Whether it is by our engine, shows the files as our sandboxes' user's, and is whole."""
+        made = mount.session_id not in self._half_made
+        return made and (mount.engine, mount.uid) == (self._engine.name, self.capabilities.uid)
+
+    def _workspace_on(self, mount: Mount) -> Workspace:
+        return Workspace(mount, self._mounts, self._engine, self._store, self._manifests)

@@ -10,8 +10,8 @@ from typing import Any
 
 from contracts.bodies import FileEntry, FilePage
 from contracts.errors import FileNotFound
+from sidecar.boxhost.contract import MountSick
 from sidecar.workspace.engine import Workspace
-from sidecar.workspace.host_files import MountSick
 
 CHUNK = 1 << 20
 SECONDS = 30

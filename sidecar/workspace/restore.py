@@ -7,26 +7,17 @@ may be forgotten again by the next mount, and is then put back again.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import json
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
-from sidecar.boxhost import processes
-from sidecar.workspace.host_files import ERRNO_KINDS, MountSick
+from sidecar.boxhost.contract import Files
 from sidecar.workspace.manifest import Entry, Manifests
 from sidecar.workspace.store import Store, StoredObject
 
-SCRIPT = Path(__file__).parent / "mender.py"
 RESTORE_SECONDS = 300
 SWEEP_SECONDS = 60
 LOOK_SECONDS = 5
-KILL_SECONDS = 5
 # What has no md5 for an ETag must be read to be compared; not the whole of a large workspace.
 MOST_BYTES_READ = 512 << 20
 
@@ -89,15 +80,14 @@ def _is_same(entry: Entry, found: StoredObject | None) -> bool:
     return entry.kind == "file" and found.size == entry.size and found.etag == entry.md5
 
 
-async def restore(mountpoint: Path, want: Wanted, *, ask: bool, grain_ns: int) -> Restored:
+async def restore(files: Files, want: Wanted, *, ask: bool, grain_ns: int) -> Restored:
     """Raises: MountSick."""
     started = time.monotonic()
     if not want.entries and not (ask and want.stored):
         return NOTHING_RESTORED
-    done = await _mend(
-        mountpoint,
-        RESTORE_SECONDS,
-        op="restore",
+    done = await files.mend(
+        "restore",
+        bound=RESTORE_SECONDS,
         entries=[
             {
                 "path": entry.path,
@@ -116,48 +106,12 @@ async def restore(mountpoint: Path, want: Wanted, *, ask: bool, grain_ns: int) -
     return Restored(**done, problems=problems, took=time.monotonic() - started)
 
 
-async def sweep_locks(mountpoint: Path) -> list[str]:
+async def sweep_locks(files: Files) -> list[str]:
     """Remove git's stale locks. Only while nothing in a sandbox can hold one. Raises: MountSick."""
-    paths: list[str] = (await _mend(mountpoint, SWEEP_SECONDS, op="sweep_locks"))["paths"]
+    paths: list[str] = (await files.mend("sweep_locks", bound=SWEEP_SECONDS))["paths"]
     return paths
 
 
-async def look(mountpoint: Path) -> None:
+async def look(files: Files) -> None:
     """Ask the mount's daemon for what it has in memory. Raises: MountSick."""
-    await _mend(mountpoint, LOOK_SECONDS, op="look")
-
-
-async def _mend(mountpoint: Path, bound: float, **request: Any) -> dict[str, Any]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", str(SCRIPT), str(mountpoint)),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        cwd="/",
-    )
-    try:
-        async with asyncio.timeout(bound):
-            output, _ = await process.communicate(json.dumps(request).encode())
-        answer = json.loads(output)
-    except TimeoutError:
-        what = request["op"]
-        raise MountSick("hang", f"the workspace hung for {bound} s in {what}") from None
-    except ValueError:
-        raise MountSick("died", f"the workspace's mender died in {request['op']}") from None
-    finally:
-        await _end(process)
-    if "error" in answer:
-        kind = ERRNO_KINDS.get(answer["errno"], f"errno {answer['errno']}")
-        raise MountSick(kind, f"the workspace answered {answer['error']}")
-    done: dict[str, Any] = answer["ok"]
-    return done
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    identity = processes.identify(process.pid) if process.returncode is None else None
-    if identity is None:
-        return
-    processes.kill(identity)
-    # A process that hangs in a dead file system may take its time: it holds nothing of ours.
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(KILL_SECONDS):
-            await process.wait()
+    await files.mend("look", bound=LOOK_SECONDS)

@@ -12,7 +12,7 @@ from pathlib import Path
 from stack.errors import DirectoryUnsafe, Misconfigured
 from stack.settings import Settings
 
-# Unix socket paths end at 107 bytes; ours add at most `/gateway/<uuid>.sock`.
+# Unix socket paths end at 107 bytes; ours add at most `/gateway/<uuid>/sock`.
 MAX_RUN_DIR_BYTES = 107 - 50
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from pydantic import SecretStr
 
@@ -126,6 +127,11 @@ def _sidecar_environment(wiring: Wiring) -> dict[str, str]:
         "HOLDFAST_GATEWAY_CONTROL": str(layout.gateway_control),
         **_given("HOLDFAST_WARM_SECONDS", settings.warm_seconds),
         **_given("HOLDFAST_WARM_SANDBOXES", settings.warm_sandboxes),
+        **_given("HOLDFAST_DOCKER_SOCKET", settings.docker_socket),
+        **_given("HOLDFAST_SANDBOX_IMAGE", settings.sandbox_image),
+        **_given("HOLDFAST_DOCKER_MEMORY", settings.docker_memory),
+        **_given("HOLDFAST_DOCKER_CPUS", settings.docker_cpus),
+        **_given("HOLDFAST_DOCKER_PIDS", settings.docker_pids),
         **_given("HOLDFAST_ANTHROPIC_MODEL", settings.anthropic_model),
         **_given("HOLDFAST_OPENAI_MODEL", settings.openai_model or _openai_default(settings)),
         **_shared(wiring),
@@ -152,7 +158,7 @@ def _shared(wiring: Wiring) -> dict[str, str]:
     }
 
 
-def _given(name: str, value: SecretStr | str | float | None) -> dict[str, str]:
+def _given(name: str, value: SecretStr | Path | str | float | None) -> dict[str, str]:
     """The variable, if it was set at all."""
     if value is None:
         return {}
@@ -169,14 +175,13 @@ def _python(*, network: bool = False) -> dict[str, str]:
 
 
 def stop_boxes(wiring: Wiring) -> Hook:
-    """A hook that ends every box and mount of this data directory."""
+    """A hook that ends every sandbox and mount of this data directory."""
     env = _python() | _sidecar_environment(wiring)
 
     async def run() -> str:
         return await run_tool(
-            "ending boxes and mounts",
-            *_module("sidecar.boxhost"),
-            "stop-all",
+            "ending sandboxes and mounts",
+            *_module("sidecar.stop_all"),
             env=env,
             cwd=wiring.layout.data,
             seconds=BOXES_SECONDS,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.boxhost.boxes import Boxes, BoxSpec
-from sidecar.workspace.host_files import SCRIPT
+from sidecar.boxhost.host_files import SCRIPT
 from tests.chaos.census import take_census
 from tests.chaos.leaks import left_over
 

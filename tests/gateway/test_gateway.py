@@ -51,13 +51,13 @@ async def client(path: Path) -> AsyncIterator[httpx.AsyncClient]:
 def logged(running: Gateway, path: Path) -> list[str]:
     """The lines of one session's requests."""
     lines = running.log.splitlines()
-    return [line for line in lines if f"session={path.stem} " in line and "status=" in line]
+    return [line for line in lines if f"session={path.parent.name} " in line and "status=" in line]
 
 
 async def test_a_socket_is_opened_once_is_private_and_is_removed(shared: Gateway) -> None:
     session_id = uuid4()
     path = await shared.open(session_id)
-    assert path == shared.sockets / f"{session_id}.sock"
+    assert path == shared.sockets / str(session_id) / "sock"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(shared.control.stat().st_mode) == 0o600
     inode = path.stat().st_ino
@@ -68,7 +68,7 @@ async def test_a_socket_is_opened_once_is_private_and_is_removed(shared: Gateway
     async with client_of(shared.control) as control:
         closed = await control.delete(f"/sessions/{session_id}")
         assert closed.json() == {"session_id": str(session_id), "closed": True}
-        assert not path.exists()
+        assert not path.parent.exists()
         again = await control.delete(f"/sessions/{session_id}")
         assert again.json()["closed"] is False
 
@@ -113,12 +113,13 @@ async def test_the_control_api_answers_what_it_does_not_know_in_the_error_shape(
 async def test_a_restarted_gateway_serves_the_same_sockets(how: signal.Signals) -> None:
     async with gateway() as running:
         paths = [await running.open() for _ in range(2)]
-        (running.sockets / "notes.sock").touch()
+        (running.sockets / "notes").mkdir()
+        (running.sockets / "notes" / "sock").touch()
         await running.end(how)
         await running.start()
         assert [await ask(path, "say back") for path in paths] == ["back", "back"]
         assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in paths)
-        assert (running.sockets / "notes.sock").is_file()
+        assert (running.sockets / "notes" / "sock").is_file()
 
 
 async def test_a_closed_session_stays_closed_after_a_restart() -> None:
@@ -133,7 +134,7 @@ async def test_a_closed_session_stays_closed_after_a_restart() -> None:
 
 async def test_a_socket_that_was_removed_is_opened_again(shared: Gateway, path: Path) -> None:
     path.unlink()
-    assert await shared.open(UUID(path.stem)) == path
+    assert await shared.open(UUID(path.parent.name)) == path
     assert await ask(path, "say back") == "back"
 
 
@@ -166,7 +167,7 @@ async def test_the_log_has_one_line_a_request_with_whose_it_was(shared: Gateway)
     await until(lambda: all(logged(shared, path) for path in paths))
     for path in paths:
         [line] = logged(shared, path)
-        assert f"session={path.stem} family=openai model=scripted-1 status=200 ms=" in line
+        assert f"session={path.parent.name} family=openai model=scripted-1 status=200 ms=" in line
     assert DUMMY not in shared.log
 
 
@@ -285,7 +286,7 @@ async def test_closing_a_socket_cuts_off_its_own_requests_only(shared: Gateway) 
         control = await stack.enter_async_context(client_of(shared.control))
         cut_off = await stack.enter_async_context(ticking(closed, 60))
         unharmed = await stack.enter_async_context(ticking(kept, 1))
-        await control.delete(f"/sessions/{closed.stem}")
+        await control.delete(f"/sessions/{closed.parent.name}")
         with pytest.raises(httpx.TransportError):
             await anext(cut_off)
         assert "Waited 1 second." in "".join([line async for line in unharmed])

@@ -7,14 +7,16 @@ from typing import Protocol
 import pytest
 
 from sidecar.boxhost.boxes import Boxes
+from sidecar.boxhost.daemons import Daemons, Geesefs, Weed
+from sidecar.boxhost.in_process import OwnBoxes, OwnMounts
 from sidecar.boxhost.mounts import Mounts
 from sidecar.providers.local import LocalProvider
-from sidecar.workspace.geesefs import Geesefs, with_geesefs
+from sidecar.workspace.geesefs import with_geesefs
 from sidecar.workspace.host_mounted import HostMounted
 from sidecar.workspace.iam import SessionKeys
 from sidecar.workspace.manifest import Manifests
 from sidecar.workspace.store import Store, StoreAddress
-from sidecar.workspace.weed import Weed, with_weed
+from sidecar.workspace.weed import with_weed
 from stack.install.binaries import find_weed
 from stack.settings import Settings
 from tests.conftest import STATE_BUCKET as STATE_BUCKET
@@ -63,14 +65,18 @@ async def host_of(
         data, run = short_dir / name, short_dir / "run"
         boxes, mounts = Boxes(data, run, bwrap), Mounts(data)
         begun.append((boxes, mounts))
-        local = LocalProvider(boxes, {})
+        local = LocalProvider(OwnBoxes(boxes, {}))
+        daemons: dict[str, Daemons] = {}
         if engine == "geesefs":
-            geesefs = Geesefs(request.getfixturevalue("geesefs"), address)
-            return with_geesefs(local, geesefs, mounts, store, manifests, keys)
-        cache, weed = short_dir / f"cache-{name}", find_weed(Settings())
-        sockets = run / name
-        engine_weed = Weed(weed, store_service.filer, address.bucket, cache, sockets)
-        return with_weed(local, engine_weed, mounts, store, manifests, keys)
+            binary = request.getfixturevalue("geesefs")
+            daemons["geesefs"] = Geesefs(binary, address.endpoint, address.bucket)
+        else:
+            cache, sockets = short_dir / f"cache-{name}", run / name
+            weed = Weed(find_weed(Settings()), store_service.filer, address.bucket, cache, sockets)
+            daemons["weed"] = weed
+        wrap = with_geesefs if engine == "geesefs" else with_weed
+        host = OwnMounts(mounts, daemons, address.bucket)
+        return wrap(local, host, store, manifests, keys)
 
     yield make
     for boxes, mounts in begun:

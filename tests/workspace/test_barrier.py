@@ -15,9 +15,9 @@ import aioboto3
 import pytest
 
 from contracts.errors import NotDurable
+from sidecar.boxhost.host_files import HostFiles
 from sidecar.workspace import barrier
 from sidecar.workspace.barrier import Barrier
-from sidecar.workspace.host_files import HostFiles
 from sidecar.workspace.manifest import Manifests
 from sidecar.workspace.store import Store, StoreAddress
 
@@ -78,6 +78,10 @@ async def both(address: StoreAddress, tmp_path: Path, session: str) -> AsyncIter
         yield Both(s3, address.bucket, tmp_path, session)
 
 
+async def nothing_held() -> set[int]:
+    return set()
+
+
 @pytest.fixture
 async def under_test(
     store: Store,
@@ -88,7 +92,7 @@ async def under_test(
 ) -> AsyncIterator[Barrier]:
     monkeypatch.setattr(barrier, "TRIES", 2)
     files = HostFiles(tmp_path)
-    yield Barrier(files, store, manifests, session, "none", sync_root=False, held=set)
+    yield Barrier(files, store, manifests, session, "none", sync_root=False, held=nothing_held)
     await files.close()
 
 

@@ -12,11 +12,11 @@ import pytest
 
 from contracts.errors import MountFailed, NotDurable, StoreUnavailable
 from sidecar.boxhost import processes
+from sidecar.boxhost.contract import MountSick
 from sidecar.boxhost.mounts import Mounts
 from sidecar.providers.base import TIMED_OUT, Command, SandboxSpec
 from sidecar.workspace import live
 from sidecar.workspace.engine import DurableSandbox
-from sidecar.workspace.host_files import MountSick
 from sidecar.workspace.host_mounted import HostMounted
 from sidecar.workspace.store import Store
 
@@ -157,7 +157,7 @@ async def test_a_store_that_does_not_confirm_the_mount_means_no_sandbox_at_all(
     monkeypatch.setattr(durable._store, "bucket", witness)
     with pytest.raises((MountFailed, StoreUnavailable)):
         await durable.create(spec)
-    assert durable.workspace(spec.session_id) is None
+    assert await durable.workspace(spec.session_id) is None
     assert [info async for info in durable.list({})] == []
 
 

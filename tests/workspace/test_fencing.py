@@ -16,11 +16,12 @@ import pytest
 
 from contracts.errors import MountFailed, StoreUnavailable
 from sidecar.boxhost import processes
+from sidecar.boxhost.daemons import Geesefs
+from sidecar.boxhost.in_process import OwnMounts
 from sidecar.boxhost.mounts import Mount, Mounts
 from sidecar.workspace import engine as engines
 from sidecar.workspace import host_mounted
 from sidecar.workspace.engine import Workspace
-from sidecar.workspace.geesefs import Geesefs
 from sidecar.workspace.host_mounted import HostMounted
 from sidecar.workspace.iam import SessionKeys
 from sidecar.workspace.manifest import Manifests
@@ -157,7 +158,7 @@ async def test_a_frozen_daemon_of_the_same_host_is_replaced(
         report = await durable.remount(session, "hang: a test")
         assert (report.fresh, report.lost) == (True, "hang: a test")
         assert not processes.alive(zombie.daemon)
-        taken = durable.workspace(session)
+        taken = await durable.workspace(session)
         assert taken is not None
         assert (taken.path / "file").read_text() == await text_of(store, session) == "first"
 
@@ -229,7 +230,7 @@ async def test_at_start_a_host_revokes_its_own_keys_that_no_mount_uses(
     host, name = host_of("geesefs"), str(uuid.uuid4())
     used, unused, elsewhere = (f"{name}-{what}" for what in ("used", "unused", "elsewhere"))
     await host.ready(used)
-    await keys.grant(unused, host._mounts.host())
+    await keys.grant(unused, await host._mounts.name())
     await keys.grant(elsewhere, "another-host")
     assert await host.sweep() == 1
     assert await users(keys, unused) == []
@@ -249,8 +250,8 @@ async def test_nothing_is_mounted_when_the_earlier_key_cannot_be_revoked(
     monkeypatch.setattr(keys, "_delete", refuse)
     with pytest.raises(StoreUnavailable):
         await host.ready(session)
-    assert host.workspace(session) is None
-    assert host._mounts.get(session) is None
+    assert await host.workspace(session) is None
+    assert await host._mounts.get(session) is None
 
 
 async def test_a_store_that_goes_on_to_accept_a_key_is_an_error(
@@ -359,7 +360,10 @@ async def test_a_daemon_that_cannot_reach_the_store_is_kept_until_the_store_is_b
     """It may hold what it could not store yet, and will."""
     monkeypatch.setattr(engines, "PROBE_SECONDS", 5)
     host = host_of("geesefs")
-    host._engine = Geesefs(geesefs, behind(switch, address))
+    away = behind(switch, address)
+    daemons = {"geesefs": Geesefs(geesefs, away.endpoint, away.bucket)}
+    assert isinstance(host._mounts, OwnMounts)
+    host._mounts._daemons = daemons
     async with Store.open(behind(switch, address)) as store:
         host._store, host._manifests = store, Manifests(store.in_bucket("state"))
         workspace, _ = await host.ready(session)
@@ -404,7 +408,7 @@ async def test_a_daemon_that_survives_is_an_error_and_nothing_is_mounted(
         patched.setattr("sidecar.boxhost.mounts.KILL_SECONDS", 0.1)
         with pytest.raises(MountFailed, match="survived"):
             await host.ready(session)
-    assert host._mounts.get(session) is None
+    assert await host._mounts.get(session) is None
     await until(zombie.mount.alive, "the first mount is untouched")
 
 

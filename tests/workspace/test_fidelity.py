@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from sidecar.boxhost import processes
+from sidecar.boxhost.host_files import MENDER, HostFiles
+from sidecar.boxhost.mender import Mender
 from sidecar.providers.base import Command, SandboxSpec
 from sidecar.workspace import restore
 from sidecar.workspace.engine import DurableSandbox
 from sidecar.workspace.host_mounted import HostMounted
 from sidecar.workspace.manifest import Entry
-from sidecar.workspace.mender import Mender
 from sidecar.workspace.restore import Restored, Wanted
 from tests.workspace.conftest import HostOf
 
@@ -108,7 +109,7 @@ async def test_what_was_put_back_is_counted_and_a_second_look_finds_nothing_to_d
     assert report.restored.modes >= 4
     assert report.restored.problems == {}
     want = await restore.wanted(session, other._store, other._manifests)
-    assert not await restore.restore(workspace.path, want, ask=True, grain_ns=SECOND)
+    assert not await restore.restore(workspace.files, want, ask=True, grain_ns=SECOND)
 
 
 async def test_a_file_that_changed_after_the_receipt_keeps_what_it_has(
@@ -150,7 +151,7 @@ def entry(path: str, kind: str, **more: Any) -> Entry:
 
 
 async def mended(top: Path, *entries: Entry) -> Restored:
-    return await restore.restore(top, Wanted(entries), ask=False, grain_ns=1)
+    return await restore.restore(HostFiles(top), Wanted(entries), ask=False, grain_ns=1)
 
 
 @pytest.fixture
@@ -301,7 +302,7 @@ async def test_stale_locks_of_git_are_swept_and_nothing_else(
 
 def test_the_mender_runs_on_the_standard_library_alone() -> None:
     probe = subprocess.run(
-        [sys.executable, "-I", "-S", str(restore.SCRIPT), "/"],
+        [sys.executable, "-I", "-S", str(MENDER), "/"],
         input=b'{"op": "look"}',
         capture_output=True,
         timeout=30,

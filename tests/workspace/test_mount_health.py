@@ -14,11 +14,12 @@ import pytest
 
 from contracts.errors import MountFailed
 from sidecar.boxhost import processes
+from sidecar.boxhost.contract import MountSick
+from sidecar.boxhost.daemons import Daemon, Geesefs
+from sidecar.boxhost.host_files import HostFiles
 from sidecar.providers.base import Command, SandboxSpec
 from sidecar.workspace import restore
-from sidecar.workspace.engine import Daemon, DurableSandbox
-from sidecar.workspace.geesefs import Geesefs
-from sidecar.workspace.host_files import MountSick
+from sidecar.workspace.engine import DurableSandbox
 from sidecar.workspace.host_mounted import HostMounted
 from tests.conftest import missing
 from tests.workspace.conftest import HostOf
@@ -62,14 +63,14 @@ async def test_a_dead_daemon_is_told_and_the_same_sandbox_goes_on_with_the_next_
     sick = await durable.check(session)
     assert sick.startswith("ENOTCONN")
     with pytest.raises(MountSick) as error:
-        await restore.look(sandbox.workspace.path)
+        await restore.look(sandbox.workspace.files)
     assert error.value.kind == "ENOTCONN", "the file system itself says so too"
     report = await durable.remount(session, sick)
     assert (report.fresh, report.lost) == (True, sick)
     assert await durable.check(session) == ""
     look = "cd /session/workspace; cat link; stat -c %a file; echo 2 > file2"
     assert await sh(sandbox, look) == "1\n755\n"
-    healed = durable.workspace(session)
+    healed = await durable.workspace(session)
     assert healed is not None
     await healed.barrier("turn-1", 1)
 
@@ -95,6 +96,7 @@ async def test_a_check_does_not_wait_for_whoever_is_busy_with_the_workspace(
     durable: HostMounted, sandbox: DurableSandbox, session: str
 ) -> None:
     """A barrier may take minutes; the daemon is well all the while."""
+    assert isinstance(sandbox.workspace.files, HostFiles)
     async with sandbox.workspace.files._busy, asyncio.timeout(20):
         assert await durable.check(session) == ""
 
@@ -117,4 +119,4 @@ async def test_another_users_mount_is_told_by_its_refusal(
     assert (await host.check(session)).startswith("EACCES")
     with pytest.raises(MountFailed, match="Permission denied"):
         await host.ready(session)
-    assert host.workspace(session) is None
+    assert await host.workspace(session) is None

@@ -44,13 +44,19 @@ class Walker:
         self.found: dict[bytes, Known] = {}  # what the last `scan` saw
         self.pending: list[tuple[bytes, Known]] = []
         self.odd: dict[str, str] = {}  # what no engine can keep, and why
+        self.scanned = False
 
     def place(self, name: bytes) -> bytes:
         return os.path.join(self.root, name)  # noqa: PTH118 - bytes: names may be any
 
+    def at_top(self, name: str) -> bytes:
+        if "/" in name or name in ("", ".", ".."):
+            raise OSError(errno.EINVAL, "not a plain name")
+        return self.place(name.encode())
+
     def put(self, name: str, text: str) -> dict[str, Any]:
         """Write a new file and do not come back before it is in the store."""
-        fd = os.open(self.place(name.encode()), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        fd = os.open(self.at_top(name), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         try:
             os.write(fd, text.encode())
             os.fsync(fd)
@@ -60,7 +66,7 @@ class Walker:
 
     def remove(self, name: str) -> dict[str, Any]:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.place(name.encode()))  # noqa: PTH108
+            os.unlink(self.at_top(name))  # noqa: PTH108
         return {}
 
     def own(self, uid: int) -> dict[str, Any]:
@@ -124,6 +130,7 @@ class Walker:
         the caller's last `settle` gave: without it the next one tells everything anew. Files with
         an inode of `held` are read although nothing tells that they changed."""
         self.full = token != self.token
+        self.scanned = True
         self.found, self.odd, self.pending = {}, {}, []
         inodes = set(held)
         for name, info in self._scan(b""):
@@ -147,6 +154,9 @@ class Walker:
     def settle(self, *, sync_root: bool) -> dict[str, Any]:
         """fsync and hash what the scan before found changed; every entry that is not as it was at
         the last `settle`."""
+        if not self.scanned:  # whoever scanned died: to have seen nothing is not to be empty
+            raise OSError(errno.ESTALE, "nothing was scanned")
+        self.scanned = False
         problems = self._sync_and_hash()
         if sync_root and not self.odd:  # with such a name geesefs never comes back from it
             self._sync_root()

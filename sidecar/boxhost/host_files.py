@@ -1,0 +1,110 @@
+"""Our end of walker.py and mender.py: processes that touch a mounted workspace, killed when they
+hang."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from sidecar.boxhost import open_files, processes
+from sidecar.boxhost.contract import MountSick
+
+SCRIPT = Path(__file__).parent / "walker.py"
+MENDER = Path(__file__).parent / "mender.py"
+KILL_SECONDS = 5
+ERRNO_KINDS = {107: "ENOTCONN", 13: "EACCES", 5: "EIO", 103: "ECONNABORTED"}
+
+
+class HostFiles:
+    """Calls into a mounted workspace, each bounded.
+
+    Raises, in every call: MountSick.
+    """
+
+    def __init__(self, mountpoint: Path) -> None:
+        self._mountpoint = mountpoint
+        self._process: asyncio.subprocess.Process | None = None
+        self._busy = asyncio.Lock()
+
+    async def call(self, op: str, *, bound: float, **arguments: Any) -> dict[str, Any]:
+        async with self._busy:
+            try:
+                async with asyncio.timeout(bound):
+                    answer = await self._ask({"op": op, **arguments})
+            except TimeoutError:
+                await self.close()
+                raise MountSick("hang", f"the workspace hung for {bound} s in {op}") from None
+            except (asyncio.IncompleteReadError, ConnectionError, ValueError) as error:
+                await self.close()
+                raise MountSick("died", f"the workspace's walker died in {op}: {error}") from error
+            except asyncio.CancelledError:
+                await self.close()  # its late answer must not meet the next question
+                raise
+        return _result(answer)
+
+    async def mend(self, op: str, *, bound: float, **arguments: Any) -> dict[str, Any]:
+        """In a process of its own: it must not wait for a walk that may take minutes."""
+        process = await _start(MENDER, self._mountpoint)
+        try:
+            async with asyncio.timeout(bound):
+                output, _ = await process.communicate(json.dumps({"op": op, **arguments}).encode())
+            answer = json.loads(output)
+        except TimeoutError:
+            raise MountSick("hang", f"the workspace hung for {bound} s in {op}") from None
+        except ValueError:
+            raise MountSick("died", f"the workspace's mender died in {op}") from None
+        finally:
+            if process.returncode is None:
+                await _end(process)
+        return _result(answer)
+
+    async def held(self) -> set[int]:
+        return await asyncio.to_thread(open_files.held_inodes, self._mountpoint)
+
+    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        if self._process is None or self._process.returncode is not None:
+            self._process = await _start(SCRIPT, self._mountpoint)
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(json.dumps(request).encode() + b"\n")
+        await stdin.drain()
+        size = int(await stdout.readline())
+        answer: dict[str, Any] = json.loads(await stdout.readexactly(size))
+        return answer
+
+    async def close(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            await _end(process)
+
+
+async def _start(script: Path, mountpoint: Path) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-S", str(script), str(mountpoint)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        cwd="/",
+    )
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    identity = processes.identify(process.pid)
+    if identity is not None:  # not process.kill(): it reaps, behind asyncio's back
+        processes.kill(identity)
+    # A process that hangs in a dead file system may take its time: it holds nothing of ours.
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(KILL_SECONDS):
+            await process.wait()
+
+
+def _result(answer: dict[str, Any]) -> dict[str, Any]:
+    if "error" in answer:
+        kind = ERRNO_KINDS.get(answer["errno"], f"errno {answer['errno']}")
+        raise MountSick(kind, f"the workspace answered {answer['error']}")
+    result: dict[str, Any] = answer["ok"]
+    return result

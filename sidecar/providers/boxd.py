@@ -1,0 +1,125 @@
+"""The sidecar's end of boxd, the first process of a container sandbox (sandbox-image/boxd).
+
+Who answers there is not trusted: the sandbox's user could take its place. So its sockets are opened
+without following a link, what it sends is bounded and checked, and it is told nothing secret that
+is not the sandbox's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from sidecar.tasks import finish
+
+CONNECT_SECONDS = 5
+ANSWER_SECONDS = 120
+GIVE_UP_SECONDS = 15
+LONGEST_LINE = 16 << 20
+MOST_BYTES = 1 << 30
+
+
+class NoAnswer(Exception):
+    """Nobody is there, or nobody who talks like boxd."""
+
+
+class Refused(Exception):
+    """boxd says no. `kind` is `missing`, `large`, or nothing."""
+
+    def __init__(self, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class BoxSocket:
+    """A unix socket that a sandbox has made. The directory is the sandbox's to write to: a link
+    planted there would lead the sidecar to any socket of the host."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises: NoAnswer."""
+        try:
+            self._fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise NoAnswer(f"{path.name} is not there: {error.strerror}") from error
+        if not stat.S_ISSOCK(os.fstat(self._fd).st_mode):
+            self.close()
+            raise NoAnswer(f"{path.name} is no socket")
+
+    @property
+    def path(self) -> str:
+        """Leads to this very socket, for as long as it is open here."""
+        return f"/proc/self/fd/{self._fd}"
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class Boxd:
+    """Calls, one connection each. Raises, in every call: NoAnswer, Refused."""
+
+    def __init__(self, control: BoxSocket) -> None:
+        self._control = control
+
+    async def call(
+        self, op: str, body: bytes = b"", *, bound: float | None = ANSWER_SECONDS, **fields: Any
+    ) -> tuple[dict[str, Any], bytes]:
+        async with self.asking(op, body, bound=bound, **fields) as answer:
+            return answer
+
+    @contextlib.asynccontextmanager
+    async def asking(
+        self, op: str, body: bytes = b"", *, bound: float | None = ANSWER_SECONDS, **fields: Any
+    ) -> AsyncIterator[tuple[dict[str, Any], bytes]]:
+        """The answer; its connection stays open for the time of the block."""
+        request = {"op": op, "size": len(body), **fields}
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                reader, writer = await asyncio.open_unix_connection(
+                    self._control.path, limit=LONGEST_LINE
+                )
+        except (OSError, TimeoutError) as error:
+            raise NoAnswer(f"the sandbox does not answer: {error}") from error
+        try:
+            writer.write(json.dumps(request).encode() + b"\n" + body)
+            try:
+                async with asyncio.timeout(bound):
+                    answer = await _answer(reader, writer)
+            except TimeoutError as error:
+                raise NoAnswer(f"no answer to {op} in {bound} s") from error
+            except (OSError, ValueError, asyncio.IncompleteReadError) as error:
+                raise NoAnswer(f"the sandbox broke off in {op}: {error}") from error
+            except asyncio.CancelledError:
+                await finish(_given_up(reader, writer), GIVE_UP_SECONDS)
+                raise
+            yield answer
+        finally:
+            writer.close()
+
+
+async def _given_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Hang up, and wait until boxd has ended what it was doing."""
+    with contextlib.suppress(OSError):
+        writer.write_eof()
+        while await reader.read(1 << 16):
+            pass
+
+
+async def _answer(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> tuple[dict[str, Any], bytes]:
+    await writer.drain()
+    head = json.loads(await reader.readline() or b"null")
+    if not isinstance(head, dict):
+        raise ValueError("not an answer")  # noqa: TRY004 - all that is malformed is one thing here
+    if "error" in head:
+        raise Refused(str(head["error"])[:2000], str(head.get("kind", "")))
+    size = int(head["size"])
+    if not 0 <= size <= MOST_BYTES:
+        raise ValueError(f"{size} bytes")
+    return head, await reader.readexactly(size)

@@ -1,0 +1,103 @@
+"""The stack of docker-compose.yml, unchanged, under a project name and a port of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import subprocess
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from client import Holdfast
+from contracts.errors import HoldfastError
+from tests.services import free_port
+
+ROOT = Path(__file__).parents[2]
+UP_SECONDS = 600
+COMMAND_SECONDS = 180
+
+
+@dataclass(frozen=True)
+class Compose:
+    project: str
+    env: dict[str, str]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.env['HOLDFAST_API_PORT']}"
+
+    async def run(self, *argv: str, within: float = COMMAND_SECONDS) -> str:
+        """A command at the top of the checkout; what it said."""
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            cwd=ROOT,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(within):
+                said, complained = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+        assert process.returncode == 0, f"{argv}: {complained.decode()[-3000:]}"
+        return said.decode()
+
+    async def compose(self, *argv: str, within: float = COMMAND_SECONDS) -> str:
+        return await self.run("docker", "compose", *argv, within=within)
+
+    async def up(self) -> None:
+        await self.compose("up", "--build", "--detach", "--wait", within=UP_SECONDS)
+
+    async def down(self, *options: str) -> None:
+        await self.run("scripts/compose-down", *options)
+
+    async def secret(self, name: str) -> str:
+        said = await self.compose("exec", "-T", "api", "cat", f"/run/secrets/{name}")
+        return said.strip()
+
+    async def address(self, service: str, network: str) -> str:
+        """Of a container of this stack: what is published nowhere can be asked by it."""
+        container = (await self.compose("ps", "-q", service)).strip()
+        path = f'(index .NetworkSettings.Networks "{self.project}_{network}").IPAddress'
+        return (await self.run("docker", "inspect", "-f", f"{{{{{path}}}}}", container)).strip()
+
+    async def left(self, kind: str, *options: str) -> list[str]:
+        """Containers, networks or volumes of this project."""
+        label = f"label=com.docker.compose.project={self.project}"
+        return (await self.run("docker", kind, "ls", "-q", *options, "--filter", label)).split()
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[Holdfast]:
+        async with Holdfast(self.url, await self.secret("holdfast_api_token")) as hf:
+            async with asyncio.timeout(60):
+                while True:
+                    with contextlib.suppress(HoldfastError):
+                        if (await hf.ready()).ready:
+                            break
+                    await asyncio.sleep(0.2)
+            yield hf
+
+
+@contextlib.asynccontextmanager
+async def compose_stack() -> AsyncIterator[Compose]:
+    """Up for the time of the block, with the scripted model; nothing of it is left then."""
+    project = f"holdfast-test-{secrets.token_hex(4)}"
+    kept = ("PATH", "HOME", "DOCKER_CONFIG", "DOCKER_HOST")
+    env = {name: os.environ[name] for name in kept if name in os.environ}
+    env |= {
+        "COMPOSE_PROJECT_NAME": project,
+        "COMPOSE_ENV_FILES": "/dev/null",  # no key of a real model
+        "HOLDFAST_API_PORT": str(free_port()),
+    }
+    stack = Compose(project, env)
+    try:
+        await stack.up()
+        yield stack
+    finally:
+        await stack.down("--volumes")

@@ -1,0 +1,134 @@
+"""docker-compose.yml as it stands: comes up, proves durability, is restarted, goes, comes back."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from client import Holdfast
+from tests.compose.running import Compose, compose_stack
+from tests.e2e.conftest import of_type, output, run, wait_for_end, wait_for_event
+
+TICKS = "for i in 1 2 3 4 5 6; do echo tick $i; sleep 1; done"
+SERVICES = ("api", "sidecar", "gateway", "engine-proxy", "box-host", "postgres", "seaweedfs")
+
+
+@pytest.fixture(scope="module")
+async def stack(docker: Path, sandbox_image: str, fuse: None) -> AsyncIterator[Compose]:
+    async with compose_stack() as running:
+        yield running
+    assert await running.left("container", "-a") == []
+    assert await running.left("network") == []
+    assert await running.left("volume") == []
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    assert [line for line in mounts if running.project in line] == []
+
+
+@pytest.fixture
+async def hf(stack: Compose) -> AsyncIterator[Holdfast]:
+    async with stack.client() as client:
+        yield client
+
+
+async def sandboxes_of(stack: Compose, session: UUID) -> list[str]:
+    wanted = f"label=holdfast.session={session}"
+    return (await stack.run("docker", "ps", "-aq", "--filter", wanted)).split()
+
+
+@pytest.mark.timeout(900)
+async def test_every_harness_passes_on_local_and_docker(stack: Compose, hf: Holdfast) -> None:
+    store = await stack.address("seaweedfs", "store")
+    env = {
+        **stack.env,
+        "HOLDFAST_URL": stack.url,
+        "HOLDFAST_TOKEN": await stack.secret("holdfast_api_token"),
+        "HOLDFAST_S3_ENDPOINT": f"http://{store}:8333",
+        "HOLDFAST_S3_ACCESS_KEY": await stack.secret("holdfast_s3_access_key"),
+        "HOLDFAST_S3_SECRET_KEY": await stack.secret("holdfast_s3_secret_key"),
+    }
+    both = ("--providers", "local,docker", "--require", "local,docker")
+    said = await Compose(stack.project, env).run(
+        sys.executable, "matrix_test.py", *both, within=850
+    )
+    assert len(re.findall(r"\bPASS\b", said)) == 8, said
+    left = await stack.run("docker", "ps", "-q", "--filter", "label=holdfast.session")
+    running = [box for box in (await hf.sandboxes()).sandboxes if box.provider == "docker"]
+    assert len(left.split()) >= len(running) == 0
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("service", SERVICES)
+async def test_a_service_that_is_restarted_in_a_turn_loses_nothing(
+    stack: Compose, hf: Holdfast, service: str
+) -> None:
+    session = await hf.sessions.create(harness="pi", provider="docker")
+    prompt = f"write early to early.txt\nrun: {TICKS}\nsay done"
+    turn = await hf.turns.start(session.id, prompt)
+    await wait_for_event(hf, turn, "tool.result")
+    await stack.compose("restart", service)
+    async with stack.client():
+        pass  # until all answer again
+    end = await wait_for_end(hf, turn)
+    # a mount that goes under a turn may cost the turn, never what it has done
+    allowed = (
+        {"turn.completed", "turn.interrupted"} if service == "box-host" else {"turn.completed"}
+    )
+    assert end.type in allowed, end
+    assert (await hf.turns.get(session.id, turn.id)).receipt is not None
+    events = [event async for event in hf.events(session.id, follow=False)]
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    calls = [event.tool_call_id for event in of_type(events, "tool.call")]
+    assert len(calls) == len(set(calls)), "an event is there twice"
+    after = await run(hf, session, "read early.txt back")
+    assert after[-1].type == "turn.completed", after[-1]
+    assert "early" in output(after)
+    assert len(await sandboxes_of(stack, session.id)) == 1, "a rival sandbox"
+    await hf.sessions.delete(session.id)
+    assert await sandboxes_of(stack, session.id) == []
+
+
+@pytest.mark.timeout(300)
+async def test_a_stack_that_went_and_came_back_has_all_its_sessions(
+    stack: Compose, hf: Holdfast
+) -> None:
+    made = {
+        provider: await hf.sessions.create(harness="pi", provider=provider)
+        for provider in ("local", "docker")
+    }
+    for session in made.values():
+        await run(hf, session, "write kept to kept.txt\nsay the word is periwinkle")
+    await stack.down()
+    assert await stack.left("container", "-a") == []
+    await stack.up()
+    async with stack.client() as again:
+        for session in made.values():
+            events = await run(again, session, "recall\nread kept.txt back")
+            assert events[-1].type == "turn.completed"
+            assert of_type(events, "resume")[0].rung == "native"
+            assert "periwinkle" in "".join(event.text for event in of_type(events, "message"))
+            assert "kept" in output(events)
+
+
+async def test_no_service_can_be_reached_from_a_sandbox_by_its_address(
+    stack: Compose, hf: Holdfast
+) -> None:
+    """Neither by the name that the services know each other by."""
+    session = await hf.sessions.create(harness="pi", provider="docker")
+    addresses = {
+        "seaweedfs": [await stack.address("seaweedfs", "store"), "8333", "8888", "9333"],
+        "postgres": [await stack.address("postgres", "database"), "5432"],
+        "api": [await stack.address("api", "front"), "8000"],
+    }
+    for name, (address, *ports) in addresses.items():
+        for port in ports:
+            for host in (address, name):
+                probe = f"timeout 5 bash -c '</dev/tcp/{host}/{port}' 2>&1 && echo OPEN; true"
+                assert "OPEN" not in output(await run(hf, session, f"run: {probe}")), (host, port)
+    reach = "run: timeout 5 bash -c '</dev/tcp/127.0.0.1/8080' && echo OPEN"
+    assert "OPEN" in output(await run(hf, session, reach)), "the test is blind"
+    await hf.sessions.delete(session.id)

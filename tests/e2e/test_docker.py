@@ -1,0 +1,191 @@
+"""Sessions in containers: what a container has, and that it can go at any moment."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from client import Holdfast
+from contracts.bodies import Session
+from tests.e2e.conftest import RunningStack, of_type, output, run, wait_for_end, wait_for_event
+from tests.e2e.test_recovery import boxes_of, crash
+from tests.running_stack import running_stack
+from tests.services import short_directory
+
+
+@pytest.fixture(autouse=True)
+def _image(sandbox_image: str) -> None:
+    """Everything here needs an engine and the image."""
+
+
+@pytest.fixture
+async def session(hf: Holdfast) -> AsyncIterator[Session]:
+    made = await hf.sessions.create(harness="pi", provider="docker")
+    yield made
+    await hf.sessions.delete(made.id)
+
+
+def docker(*arguments: str) -> Any:
+    told = subprocess.run(
+        ["docker", *arguments], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    return json.loads(told) if arguments[0] == "inspect" else told.split()
+
+
+def left_of(stack: RunningStack) -> list[str]:
+    """Containers of this stack, by the label that they all carry."""
+    host = (stack.data_dir / "mounts" / "host").read_text()
+    found: list[str] = docker("ps", "-aq", "--filter", f"label=holdfast.stack={host}")
+    return found
+
+
+async def test_a_container_has_no_capability_device_network_or_secret(
+    stack: RunningStack, hf: Holdfast, session: Session
+) -> None:
+    await run(hf, session, "say hello")
+    (box,) = await boxes_of(hf, session)
+    (shown,) = docker("inspect", box.sandbox_id)
+    config, host = shown["Config"], shown["HostConfig"]
+    assert host["CapDrop"] == ["ALL"]
+    assert not host["CapAdd"]
+    assert not host["Devices"]
+    assert not host["Privileged"]
+    assert host["ReadonlyRootfs"]
+    assert host["NetworkMode"] == "none"
+    assert list(shown["NetworkSettings"]["Networks"]) == ["none"]
+    assert any(option.startswith("no-new-privileges") for option in host["SecurityOpt"])
+    assert (host["PidMode"], host["IpcMode"]) == ("", "private")
+    assert host["Memory"] > 0
+    assert host["NanoCpus"] > 0
+    assert host["PidsLimit"] > 0
+    assert config["User"] == "1000:1000"
+    writable = {mount["Destination"] for mount in shown["Mounts"] if mount["RW"]}
+    assert writable == {"/session", "/run/holdfast/box", "/home/agent"}
+    hidden = [stack.token]
+    hidden += list(json.loads((stack.data_dir / "store.json").read_text()).values())
+    hidden += [path.read_text().strip() for path in (stack.data_dir / "secrets").iterdir()]
+    everything = json.dumps(shown)
+    assert not [secret for secret in hidden if len(secret) >= 12 and secret in everything]
+
+
+async def test_a_container_reaches_the_gateway_and_nothing_on_the_host(
+    hf: Holdfast, session: Session
+) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as listener:
+        port = listener.getsockname()[1]
+        probe = f"timeout 5 bash -c '</dev/tcp/127.0.0.1/{port}' 2>&1 && echo OPEN; true"
+        assert "OPEN" not in output(await run(hf, session, f"run: {probe}"))
+    look = (
+        "run: cut -d: -f1 /proc/net/dev | tail -n +3; cat /proc/net/route; ls /var/run/docker.sock"
+    )
+    seen = output(await run(hf, session, look)).split()
+    assert [word for word in seen if word in ("lo", "eth0")] == ["lo"]
+    assert "docker.sock:" not in seen
+    assert not [word for word in seen if word.startswith("eth")]
+
+
+async def test_files_and_conversation_survive_a_killed_container_and_a_change_of_provider(
+    stack: RunningStack, hf: Holdfast, session: Session
+) -> None:
+    word = "periwinkle"
+    await run(hf, session, f"write one to one.txt\nsay the word is {word}")
+    assert (await hf.sessions.kill(session.id)).killed
+    second = await run(hf, session, "recall")
+    assert of_type(second, "sandbox.gone")
+    assert of_type(second, "resume")[0].rung == "native"
+    assert word in "".join(event.text for event in of_type(second, "message"))
+    third = await run(hf, session, "read one.txt back\nwrite two to two.txt", provider="local")
+    assert "one" in output(third)
+    assert third[-1].type == "turn.completed"
+    fourth = await run(hf, session, "read two.txt back", provider="docker", harness="codex")
+    assert "two" in output(fourth)
+    assert of_type(fourth, "receipt")[0].files == 2
+    assert of_type(fourth, "resume")[0].rung == "handoff"
+    assert len(await boxes_of(hf, session)) == 1, "a box of the other provider was left"
+
+
+async def test_a_sidecar_that_dies_is_followed_by_one_that_goes_on_in_the_container(
+    stack: RunningStack, hf: Holdfast, session: Session
+) -> None:
+    ticks = "for i in 1 2 3 4; do echo tick $i; sleep 1; done; echo ticked > ticks.txt"
+    turn = await hf.turns.start(session.id, f"say one\nrun: {ticks}\nsay two")
+    await wait_for_event(hf, turn, "tool.call")
+    await crash(stack, "sidecar")
+    await wait_for_event(hf, turn, "turn.completed")
+    events = [event async for event in hf.events(session.id, follow=False)]
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert len(of_type(events, "run.adopted")) == 1
+    assert len(of_type(events, "tool.result")) == 1, "an event was lost or doubled"
+    assert await stack.stored(session, "ticks.txt") == b"ticked\n"
+    assert len(await boxes_of(hf, session)) == 1, "a rival sandbox"
+
+
+async def test_a_container_that_dies_in_a_turn_interrupts_it_with_a_receipt(
+    stack: RunningStack, hf: Holdfast, session: Session
+) -> None:
+    turn = await hf.turns.start(session.id, "write a to a.txt\nwait 60 seconds")
+    await wait_for_event(hf, turn, "tool.result")
+    (box,) = await boxes_of(hf, session)
+    docker("kill", box.sandbox_id)
+    assert (await wait_for_end(hf, turn)).type == "turn.interrupted"
+    ended = await hf.turns.get(session.id, turn.id)
+    assert ended.receipt is not None
+    assert ended.receipt.files == 1
+    assert (await run(hf, session, "read a.txt back"))[-1].type == "turn.completed"
+    assert len(docker("ps", "-aq", "--filter", f"label=holdfast.session={session.id}")) == 1
+
+
+async def test_a_process_that_writes_on_lives_through_the_receipt(
+    stack: RunningStack, hf: Holdfast, session: Session
+) -> None:
+    """It keeps its file open: the receipt has the bytes of its moment, the next one the later."""
+    writer = "nohup sh -c 'while sleep 0.05; do echo x; done' > grow.log 2>/dev/null &"
+    first = await run(hf, session, f"run: {writer}")
+    assert first[-1].type == "turn.completed"
+    early = of_type(first, "receipt")[0].bytes
+    second = await run(hf, session, "say still here")
+    assert of_type(second, "receipt")[0].bytes > early
+    stored = await stack.stored(session, "grow.log")
+    assert stored is not None
+    assert len(stored) >= of_type(second, "receipt")[0].bytes - len("still here")
+
+
+async def test_nothing_is_left_of_a_container_when_its_time_is_over(fuse: None) -> None:
+    with short_directory() as directory:
+        async with (
+            running_stack(directory / "data", {"HOLDFAST_WARM_SECONDS": "0"}) as stack,
+            Holdfast(stack.url, stack.token) as hf,
+        ):
+            volumes = set(docker("volume", "ls", "-q"))
+            made = await hf.sessions.create(harness="pi", provider="docker")
+            events = await run(hf, made, "write a to a.txt")
+            assert of_type(events, "sandbox.destroyed")
+            assert left_of(stack) == []
+            assert set(docker("volume", "ls", "-q")) == volumes
+
+
+async def test_a_stack_that_stops_or_crashes_leaves_no_container(fuse: None) -> None:
+    with short_directory() as directory:
+        async with (
+            running_stack(directory / "data") as stack,
+            Holdfast(stack.url, stack.token) as hf,
+        ):
+            made = await hf.sessions.create(harness="pi", provider="docker")
+            turn = await hf.turns.start(made.id, "wait 60 seconds")
+            await wait_for_event(hf, turn, "resume")
+            assert len(left_of(stack)) == 1
+            await crash(stack, "sidecar")
+            await wait_for_event(hf, turn, "run.adopted")
+            await hf.turns.cancel(made.id, turn.id)
+            await wait_for_end(hf, turn)
+            await hf.sessions.delete(made.id)
+            assert left_of(stack) == []
+            again = await hf.sessions.create(harness="pi", provider="docker")
+            await run(hf, again, "say hello")
+            assert len(left_of(stack)) == 1
+        assert left_of(stack) == []
