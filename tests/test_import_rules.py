@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "client": ("contracts",),
     "stack": ("contracts", "client"),
     "sidecar": ("contracts",),
-    "sidecar.boxhost": ("contracts", "sidecar.tasks"),
+    "sidecar.boxhost": ("contracts", "sidecar.sockets", "sidecar.tasks"),
     "sidecar.providers": ("contracts", "sidecar.boxhost", "sidecar.tasks"),
     "sidecar.workspace": (
         "contracts",
@@ -27,8 +27,8 @@ MAY_IMPORT = {
         "sidecar.tasks",
     ),
     "sidecar.harnesses": ("contracts", "sidecar.providers.base", "sidecar.tasks"),
-    "sidecar.gateway": ("contracts",),
-    "sidecar.engine_proxy": ("contracts", "sidecar.gateway.sockets"),
+    "sidecar.gateway": ("contracts", "sidecar.sockets"),
+    "sidecar.engine_proxy": ("contracts", "sidecar.sockets"),
 }
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from aiohttp import web
 
+from sidecar.sockets import is_served, private_socket
+
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 5
@@ -25,7 +27,7 @@ async def serve(app: web.Application, path: Path, client_uid: int | None) -> Non
 
     Raises: Taken.
     """
-    listener = private_socket(path, client_uid)
+    listener = listener_for(path, client_uid)
     runner = web.AppRunner(
         app, access_log=None, handler_cancellation=True, shutdown_timeout=STOP_SECONDS
     )
@@ -41,30 +43,16 @@ async def serve(app: web.Application, path: Path, client_uid: int | None) -> Non
         await runner.cleanup()
 
 
-def private_socket(path: Path, client_uid: int | None) -> socket.socket:
-    """A listening socket that only we, or `client_uid`, can connect to.
+def listener_for(path: Path, client_uid: int | None) -> socket.socket:
+    """A socket that only we, or `client_uid`, can connect to.
 
     Raises: Taken.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    if _is_served(path):
+    if is_served(path):
         raise Taken(f"another box-host listens at {path}: stop it first")
     path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
-    try:
-        listener.bind(str(path))
-    finally:
-        os.umask(before)
+    listener = private_socket(path)
     if client_uid is not None:
         os.chown(path, client_uid, client_uid)
     return listener
-
-
-def _is_served(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(str(path))
-        except (FileNotFoundError, ConnectionRefusedError):
-            return False
-    return True

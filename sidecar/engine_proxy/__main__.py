@@ -10,7 +10,7 @@ import sys
 from contracts.secret_files import secret_files
 from sidecar.engine_proxy.server import serving
 from sidecar.engine_proxy.settings import Settings
-from sidecar.gateway.sockets import is_served
+from sidecar.sockets import is_served
 
 
 def main() -> None:

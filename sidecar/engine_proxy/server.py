@@ -16,7 +16,7 @@ from sidecar.engine_proxy.calls import Calls
 from sidecar.engine_proxy.engine import Engine
 from sidecar.engine_proxy.settings import Settings
 from sidecar.engine_proxy.strict_json import shown
-from sidecar.gateway.sockets import private_socket
+from sidecar.sockets import private_socket
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +31,7 @@ STOP_SECONDS = 5
 async def serving(settings: Settings) -> AsyncIterator[None]:
     """Serve at the socket that the settings name, until the block is left."""
     settings.engine_proxy_listen.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    settings.engine_proxy_listen.unlink(missing_ok=True)
     listening = private_socket(settings.engine_proxy_listen)
     if settings.engine_proxy_group is not None:
         os.chown(settings.engine_proxy_listen, -1, settings.engine_proxy_group)

@@ -11,7 +11,8 @@ import uvicorn
 from contracts.secret_files import secret_files
 from sidecar.gateway.control import control_app
 from sidecar.gateway.settings import Settings
-from sidecar.gateway.sockets import is_served, private_socket
+from sidecar.gateway.sockets import taking_over
+from sidecar.sockets import is_served
 
 
 def main() -> None:
@@ -34,7 +35,7 @@ def main() -> None:
     )
     settings.gateway_control.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets=[private_socket(settings.gateway_control)])
+        uvicorn.Server(config).run(sockets=[taking_over(settings.gateway_control)])
 
 
 if __name__ == "__main__":

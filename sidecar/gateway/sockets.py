@@ -17,6 +17,8 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from sidecar.sockets import private_socket
+
 logger = logging.getLogger(__name__)
 
 # One directory per session: a container gets the directory bound, and so sees the socket of the
@@ -56,7 +58,7 @@ class _Listener:
         # not create_unix_server: from Python 3.13 on that removes the path when it closes, and a
         # path that stays is how the next gateway knows which sessions to serve
         server = await asyncio.get_running_loop().create_server(
-            lambda: H11Protocol(config, state, {}), sock=private_socket(path)
+            lambda: H11Protocol(config, state, {}), sock=taking_over(path)
         )
         return cls(path, server, state)
 
@@ -123,31 +125,13 @@ class SessionSockets:
             return True
 
 
-def private_socket(path: Path) -> socket.socket:
-    """A socket at `path`, mode 0600; it takes the place, and the owner, of one that is there."""
+def taking_over(path: Path) -> socket.socket:
+    """A private socket at `path`; it takes the place, and the owner, of one that is there."""
     owner = _remove_stale(path)
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    mask = os.umask(0o177)  # from its first moment on: no one may connect before a chmod
-    try:
-        listening.bind(str(path))
-    except OSError:
-        listening.close()
-        raise
-    finally:
-        os.umask(mask)
+    listening = private_socket(path)
     if owner and owner != (os.geteuid(), os.getegid()):
         os.chown(path, *owner)  # a sandbox's user was given it
     return listening
-
-
-def is_served(path: Path) -> bool:
-    """Whether a process listens at `path`."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(str(path))
-        except (FileNotFoundError, ConnectionRefusedError):
-            return False
-    return True
 
 
 def _remove_stale(path: Path) -> tuple[int, int] | None:

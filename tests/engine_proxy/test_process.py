@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from sidecar.gateway.sockets import is_served
+from sidecar.sockets import is_served
 from tests.conftest import missing
 from tests.engine_proxy.running import (
     NAME,
