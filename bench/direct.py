@@ -137,7 +137,11 @@ class Bare:
         programs = self.installed.tree.path / "bin"
         return {
             **agent_server.ENVIRONMENT,
-            **{k: v for each in HARNESSES.values() for k, v in each.env(self.gateway).items()},
+            **{
+                k: v
+                for each in HARNESSES.values()
+                for k, v in each.env(self.gateway, "bench").items()
+            },
             "PATH": f"{programs}:{self.installed.node.path.parent}:/usr/bin:/bin",
             "HOME": str(self.place / "home"),
             "TMPDIR": str(self.place / "tmp"),

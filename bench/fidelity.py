@@ -35,7 +35,7 @@ from bench.barrier import BUCKET, SYNC, engine, make_buckets
 from sidecar.boxhost import processes
 from sidecar.boxhost.mounts import Mounts
 from sidecar.workspace import restore
-from sidecar.workspace.engine import Workspace
+from sidecar.workspace.host_mounted import MountedWorkspace
 from sidecar.workspace.host_mounted import HostMounted
 from stack.install.binaries import find_weed
 from stack.settings import Settings
@@ -174,7 +174,7 @@ async def our_side(ours: HostMounted, name: str, work: Work, into: Seconds) -> N
     await ours.release(session, forget=True)
 
 
-async def remounted(ours: HostMounted, workspace: Workspace, session: str) -> float:
+async def remounted(ours: HostMounted, workspace: MountedWorkspace, session: str) -> float:
     current = await ours.workspace(session) or workspace
     processes.kill(current.mount.daemon)
     await processes.wait_gone(current.mount.daemon, 10)

@@ -93,6 +93,8 @@ class ReceiptBody(Body):
     bytes: int
     manifest_sha256: str
     took: float
+    window: float | None = None
+    lost: str = ""
     seq: int
 
 

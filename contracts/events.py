@@ -264,7 +264,8 @@ class Usage(EventBase):
 
 
 class Receipt(EventBase):
-    """Proof that all the turn left behind is in the store."""
+    """Proof that all the turn left behind is in the store. `window` is how many seconds of work a
+    sandbox's sudden end may cost, with an engine that copies; `lost` says that it did."""
 
     type: Literal["receipt"] = "receipt"
     engine: str
@@ -272,6 +273,8 @@ class Receipt(EventBase):
     bytes: int
     manifest_sha256: str
     took: float
+    window: float | None = None
+    lost: Text = ""
 
 
 class ReceiptFailed(EventBase):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request
@@ -20,13 +20,10 @@ from contracts.errors import (
     StoreUnavailable,
     Unauthenticated,
 )
-from sidecar import routes
+from sidecar import routes, wiring
 from sidecar.boxhost import client as boxhost
 from sidecar.boxhost.contract import Host
 from sidecar.boxhost.in_process import HostParts, OwnHost
-from sidecar.providers.base import Provider
-from sidecar.providers.docker import DockerHost, DockerProvider
-from sidecar.providers.local import LocalProvider
 from sidecar.runs.engine import Runs
 from sidecar.runs.gateway import Gateway
 from sidecar.runs.live import LiveSandboxes
@@ -34,12 +31,12 @@ from sidecar.runs.sandboxes import Sandboxes, Warmth
 from sidecar.runs.states import States
 from sidecar.settings import Settings
 from sidecar.workspace.choice import choose
-from sidecar.workspace.geesefs import with_geesefs
-from sidecar.workspace.host_mounted import HostMounted
+from sidecar.workspace.engine import Durable
+from sidecar.workspace.fencing import Fence
 from sidecar.workspace.iam import SessionKeys
+from sidecar.workspace.in_box import Parts
 from sidecar.workspace.manifest import Manifests
 from sidecar.workspace.store import Store, StoreAddress
-from sidecar.workspace.weed import with_weed
 
 log = logging.getLogger(__name__)
 
@@ -62,32 +59,14 @@ def create_app(settings: Settings) -> FastAPI:
             SessionKeys.open(address) as keys,
             contextlib.aclosing(gateway),
             box_host(settings) as host,
-            DockerProvider.open(await docker_host(settings, host)) as docker,
         ):
-            engine = choose(settings.workspace, host.geesefs)
-            log.info("workspace engine: %s (%s)", engine.name, engine.why)
             await host.boxes.thaw_all()  # a sidecar that died in a barrier left its box frozen
-            wrap = with_geesefs if engine.name == "geesefs" else with_weed
-            manifests = Manifests(store.in_bucket(settings.s3_state_bucket))
-
-            def durable(provider: Provider) -> HostMounted:
-                return wrap(provider, host.mounts, store, manifests, keys)
-
-            local = durable(LocalProvider(host.boxes))
-            try:
-                await local.sweep()
-            except StoreUnavailable as error:
-                log.warning("keys of mounts that are gone are not revoked yet: %s", error)
-            sandboxes = Sandboxes(
-                {"local": local, "docker": durable(docker)},
-                engine,
-                gateway,
-                LiveSandboxes(settings.data_dir),
-                Warmth(settings.warm_seconds, settings.warm_sandboxes),
-            )
-            models = {"anthropic": settings.anthropic_model, "openai": settings.openai_model}
-            states = States(store.in_bucket(settings.s3_state_bucket))
-            async with Runs.open(settings.data_dir, sandboxes, states, models) as runs:
+            state = store.in_bucket(settings.s3_state_bucket)
+            parts = Parts(store, Manifests(state), Fence(host.mounts, keys), address)
+            async with (
+                wiring.providers(settings, host, parts, keys) as providers,
+                running(settings, providers, gateway, States(state)) as runs,
+            ):
                 app.state.runs = runs
                 yield
 
@@ -105,20 +84,25 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-async def docker_host(settings: Settings, host: Host) -> DockerHost:
-    """Where the docker provider makes its containers."""
-    return DockerHost(
-        socket=settings.docker_socket,
-        image=settings.sandbox_image,
-        stack=settings.docker_stack or await host.mounts.name(),
-        run_dir=settings.run_dir,
-        mounts_root=settings.docker_mounts_root or settings.data_dir / "mounts",
-        run_root=settings.docker_run_root or settings.run_dir,
-        memory=settings.docker_memory,
-        cpus=settings.docker_cpus,
-        pids=settings.docker_pids,
-        proxied=settings.docker_proxied,
+@contextlib.asynccontextmanager
+async def running(
+    settings: Settings, providers: Mapping[str, Durable], gateway: Gateway, states: States
+) -> AsyncIterator[Runs]:
+    """The turns, and the sandboxes that they run in."""
+    for provider in providers.values():
+        try:
+            await provider.sweep()
+        except StoreUnavailable as error:
+            log.warning("keys of mounts that are gone are not revoked yet: %s", error)
+    sandboxes = Sandboxes(
+        providers,
+        gateway,
+        LiveSandboxes(settings.data_dir),
+        Warmth(settings.warm_seconds, settings.warm_sandboxes),
     )
+    models = {"anthropic": settings.anthropic_model, "openai": settings.openai_model}
+    async with Runs.open(settings.data_dir, sandboxes, states, models) as runs:
+        yield runs
 
 
 @contextlib.asynccontextmanager

@@ -50,7 +50,6 @@ async def healthz() -> Health:
 @router.get("/capabilities")
 async def capabilities(request: Request, runs: RunsHere) -> Capabilities:
     settings = request.app.state.settings
-    engine = runs.sandboxes.engine
     troubles = await runs.sandboxes.troubles()
     return Capabilities(
         harnesses=[
@@ -63,8 +62,8 @@ async def capabilities(request: Request, runs: RunsHere) -> Capabilities:
                 title=row.title,
                 available=not troubles[row.name],
                 reason=troubles[row.name],
-                engine=engine.name,
-                engine_why=engine.why,
+                engine=runs.sandboxes.engine(row.name).name,
+                engine_why=runs.sandboxes.engine(row.name).why,
             )
             for row in ROWS.values()
         ],

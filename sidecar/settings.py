@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
-from pydantic import SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sidecar.workspace.choice import EngineName
 
+MAY_BE_EMPTY = (
+    *("boxhost", "geesefs", "anthropic_model", "openai_model", "gateway_secret"),
+    *("e2b_api_key", "e2b_api_url", "e2b_sandbox_url"),
+    *("daytona_api_key", "daytona_api_url", "daytona_target"),
+    *("modal_token_id", "modal_token_secret", "modal_server_url"),
+)
 OF_A_HOST = ("filer", "harness_dir", "node", "bwrap", "weed")
 
 
@@ -35,6 +41,7 @@ class Settings(BaseSettings):
     weed: Path = Path()
     geesefs: Path | None = None
     workspace: EngineName = "auto"
+    checkpoint_seconds: float = Field(15, gt=0)
     warm_seconds: float = 600
     warm_sandboxes: int = 8
     gateway_control: Path
@@ -50,13 +57,33 @@ class Settings(BaseSettings):
     docker_memory: int = 4 << 30
     docker_cpus: float = 2
     docker_pids: int = 1024
+    # The store and the gateway as sandboxes in a cloud reach them.
+    store_url: str = ""
+    gateway_url: str = ""
+    gateway_secret: SecretStr | None = None
+    cloud_lifetime: float = Field(3600, ge=60)
+    # The vendors' own names, so that a key which is set already is found.
+    e2b_api_key: SecretStr | None = Field(None, validation_alias="E2B_API_KEY")
+    e2b_api_url: str | None = Field(None, validation_alias="E2B_API_URL")
+    e2b_sandbox_url: str | None = Field(None, validation_alias="E2B_SANDBOX_URL")
+    e2b_template: str = "holdfast-sandbox"
+    daytona_api_key: SecretStr | None = Field(None, validation_alias="DAYTONA_API_KEY")
+    daytona_api_url: str | None = Field(None, validation_alias="DAYTONA_API_URL")
+    daytona_target: str | None = Field(None, validation_alias="DAYTONA_TARGET")
+    daytona_snapshot: str = "holdfast-sandbox"
+    modal_token_id: SecretStr | None = Field(None, validation_alias="MODAL_TOKEN_ID")
+    modal_token_secret: SecretStr | None = Field(None, validation_alias="MODAL_TOKEN_SECRET")
+    modal_server_url: str | None = Field(None, validation_alias="MODAL_SERVER_URL")
+    modal_app: str = "holdfast"
+    modal_image: str = ""
+    modal_runtime: Literal["gvisor", "vm"] = "gvisor"
     default_harness: str = "claude"
     default_provider: str = "local"
     anthropic_model: str | None = None
     openai_model: str | None = None
     log_level: str = "info"
 
-    @field_validator("boxhost", "geesefs", "anthropic_model", "openai_model", mode="before")
+    @field_validator(*MAY_BE_EMPTY, mode="before")
     @classmethod
     def _empty_is_none(cls, value: object) -> object:
         return None if value == "" else value

@@ -1,4 +1,4 @@
-"""`python -m sidecar.stop_all`: end every container, box and mount of this stack.
+"""`python -m sidecar.stop_all`: end every sandbox and mount of this stack, wherever it is.
 
 The stack calls it when it stops, and before it starts, to clear what a crash left behind.
 """
@@ -6,37 +6,41 @@ The stack calls it when it stops, and before it starts, to clear what a crash le
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 
-from contracts.errors import Unreachable
-from sidecar.app import box_host, docker_host
+from contracts.errors import SandboxError
+from sidecar import wiring
+from sidecar.app import box_host
 from sidecar.boxhost import __main__ as boxhost
 from sidecar.providers.docker import DockerProvider
 from sidecar.settings import Settings
 
 
-async def stop_containers(settings: Settings) -> int:
-    """How many there were. Without an engine there are none."""
-    if not settings.docker_socket.exists():
-        return 0
+async def stop_sandboxes(settings: Settings) -> int:
+    """End what is not a box of this host; how many there were."""
     count = 0
-    async with (
-        box_host(settings) as host,
-        DockerProvider.open(await docker_host(settings, host)) as docker,
-    ):
-        try:
-            async for info in docker.list({}):
-                await docker.destroy(info.sandbox_id)
-                count += 1
-        except Unreachable as error:
-            sys.stdout.write(f"containers may be left: {error.message}\n")
+    async with box_host(settings) as host, contextlib.AsyncExitStack() as stack:
+        providers = await wiring.clouds(settings, await host.mounts.name(), stack)
+        if settings.docker_socket.exists():
+            docker = DockerProvider.open(await wiring.docker_host(settings, host))
+            providers.append(await stack.enter_async_context(docker))
+        for provider in providers:
+            try:
+                if await provider.trouble():
+                    continue
+                async for info in provider.list({}):
+                    await provider.destroy(info.sandbox_id)
+                    count += 1
+            except SandboxError as error:
+                sys.stdout.write(f"{provider.name}: sandboxes may be left: {error.message}\n")
     return count
 
 
 async def main() -> None:
-    containers = await stop_containers(Settings())
-    if containers:
-        sys.stdout.write(f"ended {containers} containers\n")
+    sandboxes = await stop_sandboxes(Settings())
+    if sandboxes:
+        sys.stdout.write(f"ended {sandboxes} sandboxes\n")
     await boxhost.stop_all(boxhost.Settings())
 
 

@@ -1,6 +1,7 @@
-"""The first process of a container sandbox: its only way in and out, and the hands of the sidecar.
+"""The hands of the sidecar in a sandbox, and its way in and out.
 
-A container has no network. Two directories are bound in, with unix sockets in them:
+As the first process of a container, which has no network, by unix sockets in two directories that
+are bound in:
 
 - `gateway/sock`, the model gateway's: what connects to port 8080 in here ends up there.
 - `box/agent.sock`, made here: what connects to it ends up at sandbox-agent's port in here.
@@ -8,34 +9,40 @@ A container has no network. Two directories are bound in, with unix sockets in t
   its `size` says; the answer has the same shape. A connection that closes takes its command with
   it, and ends a freeze.
 
+In a cloud's box, as any process, by one HTTP port (`--port`, see over_http.py): the same requests,
+and sandbox-agent's own.
+
 Runs as the agent's user, with the standard library alone.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import ctypes
 import json
 import os
 import signal
-import subprocess
 from pathlib import Path
-from typing import Any
 
-import files
 import living
 import ports
-from asked import Answer, Refused
-from commands import Children
+from asked import Request
+from over_http import Door
+from work import Work
 
 RUN = Path("/run/holdfast")
+AGENT_UID = 1000
 LONGEST_LINE = 4 << 20
 PR_SET_DUMPABLE = 4
+PR_SET_CHILD_SUBREAPER = 36
 
 
 class Control:
-    def __init__(self) -> None:
-        self.children = Children()
+    """What is asked by unix socket."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One request. Who asked may leave: then what was asked for is given up."""
@@ -59,17 +66,9 @@ class Control:
                 await asyncio.wait({work})  # who hung up waits for this
             writer.close()
 
-    async def _answer(
-        self, request: dict[str, Any], body: bytes, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _answer(self, request: Request, body: bytes, writer: asyncio.StreamWriter) -> None:
         stopped: list[int] = []
-        try:
-            head, data = await self._do(request, body, stopped)
-        except Refused as refused:
-            head, data = {"error": str(refused), "kind": refused.kind}, b""
-        except OSError as error:
-            kind = "missing" if isinstance(error, FileNotFoundError) else ""
-            head, data = {"error": f"{error.strerror}: {error.filename}", "kind": kind}, b""
+        head, data = await self._work.answer(request, body, stopped)
         try:
             writer.write(json.dumps({**head, "size": len(data)}).encode() + b"\n" + data)
             await writer.drain()
@@ -78,57 +77,53 @@ class Control:
         finally:
             living.thaw(stopped)
 
-    async def _do(self, request: dict[str, Any], body: bytes, stopped: list[int]) -> Answer:
-        op = request["op"]
-        if op == "exec":
-            return await self.children.run(request, body)
-        if op == "freeze":
-            await living.freeze(stopped)
-        elif op == "spawn":
-            self.children.start(request, subprocess.DEVNULL, {})
-        elif op == "kill":
-            await living.kill(request["tokens"])
-        elif op == "processes":
-            return {
-                "processes": [living.described(pid, token) for pid, token in living.running()]
-            }, b""
-        elif op == "held":
-            return {"inodes": living.held()}, b""
-        else:
-            return {}, await asyncio.to_thread(self._file_work, op, request, body)
-        return {}, b""
 
-    def _file_work(self, op: str, request: dict[str, Any], body: bytes) -> bytes:
-        if op == "read":
-            return Path(request["path"]).read_bytes()
-        if op == "pack":
-            return files.pack(request["kept"], request["left"], request["most_bytes"])
-        if op == "write":
-            files.write(Path(request["path"]), body, request["mode"])
-        elif op == "unpack":
-            files.unpack(body)
-        else:
-            raise Refused(f"there is no {op!r}")
-        return b""
-
-
-async def main() -> None:
+async def main(port: int, token_file: Path | None) -> None:
+    token = _taken(token_file) if token_file else ""
+    if os.geteuid() == 0:  # some clouds start everything as root
+        os.setgroups([])
+        os.setgid(AGENT_UID)
+        os.setuid(AGENT_UID)
     os.umask(0o077)
+    kernel = ctypes.CDLL(None)
     # Nobody in here may look into this process or take it over by ptrace.
-    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-    control = Control()
+    kernel.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    # What loses its parent stays below this process, where it is found.
+    kernel.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    work = Work()
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
-    loop.add_signal_handler(signal.SIGCHLD, control.children.reap)
+    loop.add_signal_handler(signal.SIGCHLD, work.children.reap)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
-    await ports.carry_both(RUN / "gateway" / "sock", RUN / "box" / "agent.sock")
-    # Last: who can connect to it finds everything else in place.
-    await asyncio.start_unix_server(
-        control.serve, sock=ports.listening(RUN / "box" / "control.sock"), limit=LONGEST_LINE
-    )
+    if port:
+        await living.kill_strays()
+        await Door(work, token).open(port)
+    else:
+        await ports.carry_both(RUN / "gateway" / "sock", RUN / "box" / "agent.sock")
+        # Last: who can connect to it finds everything else in place.
+        await asyncio.start_unix_server(
+            Control(work).serve,
+            sock=ports.listening(RUN / "box" / "control.sock"),
+            limit=LONGEST_LINE,
+        )
     await ended.wait()
 
 
+def _taken(token_file: Path) -> str:
+    """The token, which from now on nobody else can read."""
+    token = token_file.read_text().strip()
+    token_file.unlink()
+    if not token:
+        raise SystemExit(f"{token_file} is empty")
+    return token
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    parser = argparse.ArgumentParser("boxd")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--token-file", type=Path)
+    given = parser.parse_args()
+    if bool(given.port) != bool(given.token_file):
+        parser.error("--port and --token-file go together")
+    asyncio.run(main(given.port, given.token_file))

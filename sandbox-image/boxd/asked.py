@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+Request = dict[str, Any]
 Answer = tuple[dict[str, Any], bytes]
 
 

@@ -10,7 +10,7 @@ import uuid
 from typing import Any
 
 import living
-from asked import Answer
+from asked import Answer, Request
 
 HOME = "/home/agent"
 TIMED_OUT = 124
@@ -33,16 +33,18 @@ class Children:
                 if end is not None and not end.done():
                     end.set_result(os.waitstatus_to_exitcode(status))
 
-    def start(self, request: dict[str, Any], pipe: int, extra: dict[str, str]) -> Any:
+    def start(
+        self, request: Request, pipe: int, extra: dict[str, str], *, stderr: int | None = None
+    ) -> Any:
         """The process, and how it will have ended. Raises: OSError."""
-        base = {"PATH": "/usr/bin:/bin", "HOME": HOME, "LANG": "C.UTF-8"}
+        base = {"PATH": "/usr/bin:/bin", "HOME": HOME, "LANG": "C.UTF-8", living.MARK: "1"}
         process = subprocess.Popen(
             request["argv"],
             cwd=request["cwd"],
             env={**base, **request["env"], **extra},
             stdin=pipe,
             stdout=pipe,
-            stderr=pipe,
+            stderr=pipe if stderr is None else stderr,
             start_new_session=True,
             umask=0o022,  # ours is stricter, and the agent's files are not
         )
@@ -51,7 +53,7 @@ class Children:
         self._ends[process.pid] = end
         return process, end
 
-    async def run(self, request: dict[str, Any], stdin: bytes) -> Answer:
+    async def run(self, request: Request, stdin: bytes) -> Answer:
         """To the end; nothing of it stays, also when this is cancelled."""
         mark = {"HOLDFAST_EXEC": uuid.uuid4().hex}
         marker = f"HOLDFAST_EXEC={mark['HOLDFAST_EXEC']}".encode()

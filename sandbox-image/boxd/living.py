@@ -1,4 +1,7 @@
-"""Who runs in this container: found, killed, stopped and let go on."""
+"""Who runs in this sandbox: found, killed, stopped and let go on.
+
+In a container that is every other process. In a cloud's box it is what was started from here: the
+provider has processes of its own there, which must go on."""
 
 from __future__ import annotations
 
@@ -19,15 +22,37 @@ KILL_SECONDS = 10
 POLL_SECONDS = 0.005
 WRITING = os.O_WRONLY | os.O_RDWR
 GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
+# In the environment of all that is started from here.
+MARK = "HOLDFAST_BOX"
+# Helpers of ours, which look at the workspace, or serve it, while all else stands still.
+EXEMPT: set[int] = set()
 
 
 def running() -> Iterator[tuple[int, str]]:
-    """Every living process but this one, with the token that names it for good."""
+    """Every living process but us, with the token that names it for good."""
+    parents: dict[int, int] = {}
+    tokens: dict[int, str] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208
-        if name.isdigit() and int(name) != os.getpid():
-            token = token_of(int(name))
-            if token:
-                yield int(name), token
+        fields = stat_fields(f"/proc/{name}/stat") if name.isdigit() else []
+        if fields:
+            parents[int(name)] = int(fields[1])
+            if fields[0] not in "ZX":
+                tokens[int(name)] = f"{name}:{fields[19]}"
+    for pid, token in tokens.items():
+        if _is_ours(pid, parents):
+            yield pid, token
+
+
+def _is_ours(pid: int, parents: dict[int, int]) -> bool:
+    """Whether it is below this process and not below an exempt one."""
+    own = os.getpid()
+    if pid == own:
+        return False
+    while pid not in (own, 0):
+        if pid in EXEMPT:
+            return False
+        pid = parents.get(pid, 0)
+    return pid == own or own == 1
 
 
 def token_of(pid: int) -> str:
@@ -63,6 +88,21 @@ def marked(marker: bytes) -> list[str]:
             if marker in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 found.append(token)
     return found
+
+
+async def kill_strays() -> None:
+    """What a boxd before us started and left: nobody could find it any more. Raises: Refused."""
+    await kill([token for token in map(_stray, os.listdir("/proc")) if token])  # noqa: PTH208
+
+
+def _stray(name: str) -> str:
+    if not name.isdigit() or int(name) == os.getpid():
+        return ""
+    try:
+        environment = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
+    except GONE:
+        return ""
+    return token_of(int(name)) if f"{MARK}=1".encode() in environment else ""
 
 
 async def kill(tokens: list[str]) -> None:
@@ -131,7 +171,7 @@ def held() -> list[int]:
     found: set[int] = set()
     with open("/proc/self/mountinfo", encoding="utf-8") as lines:  # noqa: PTH123
         mounts = [line.split(maxsplit=5) for line in lines]
-    devices = {fields[2] for fields in mounts if fields[4] == WORKSPACE}
+    devices = {fields[2] for fields in mounts if fields[4] == WORKSPACE} or _own_device()
     mount_ids = {fields[0] for fields in mounts if fields[2] in devices}
     numbers = {"{:02x}:{:02x}".format(*map(int, device.split(":"))) for device in devices}
     for pid, _ in running():
@@ -140,6 +180,12 @@ def held() -> list[int]:
                 found.update(_open_for_writing(f"/proc/{pid}/task/{thread}", mount_ids))
             found.update(_mapped(pid, numbers))
     return sorted(found)
+
+
+def _own_device() -> set[str]:
+    """The box's own disk, for a workspace that is a plain directory of it."""
+    number = os.stat(WORKSPACE).st_dev  # noqa: PTH116
+    return {f"{os.major(number)}:{os.minor(number)}"}
 
 
 def _open_for_writing(thread: str, mount_ids: set[str]) -> Iterator[int]:

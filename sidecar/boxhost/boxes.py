@@ -54,12 +54,13 @@ class BoxGone(BoxFailed):
 @dataclass(frozen=True)
 class BoxSpec:
     """A box to be. `session_dir` is the PARENT of the workspace's mountpoint: a workspace that is
-    mounted anew stays visible, which binding the mountpoint itself would prevent."""
+    mounted anew stays visible, which binding the mountpoint itself would prevent. Without one the
+    box has its workspace on a disk of its own, which goes with it."""
 
     id: str
     session_id: str
     labels: Mapping[str, str]
-    session_dir: Path
+    session_dir: Path | None
     gateway_socket: Path
     read_only: Mapping[str, Path] = field(default_factory=dict)
 
@@ -113,6 +114,10 @@ class Boxes:
     def home(self, box_id: str) -> Path:
         return self._root / box_id / "home"
 
+    def disk(self, box_id: str) -> Path:
+        """What is the session's directory to a box that has none of the host's."""
+        return self._root / box_id / "session"
+
     async def start(self, spec: BoxSpec) -> Box:
         """A living box with this id: the one that is there, or a new one.
 
@@ -131,10 +136,10 @@ class Boxes:
         place = self._root / spec.id
         shutil.rmtree(place, ignore_errors=True)
         home = place / "home"
-        home.mkdir(parents=True)
-        if uid is not None:
-            os.chown(home, uid, uid)
-        home.chmod(0o700)
+        _make_for(uid, home, 0o700)
+        if spec.session_dir is None:
+            _make_for(uid, self.disk(spec.id), 0o755)
+            _make_for(uid, self.disk(spec.id) / "workspace", 0o755)
         self._sockets.mkdir(parents=True, exist_ok=True)
         if self._client_uid is not None:
             os.chown(self._sockets, self._client_uid, self._client_uid)
@@ -183,7 +188,8 @@ class Boxes:
         for target, source in spec.read_only.items():
             binds.append({"source": str(source), "target": target, "writable": False})
         binds.append({"source": str(home), "target": HOME, "writable": True})
-        binds.append({"source": str(spec.session_dir), "target": SESSION_DIR, "writable": True})
+        session = spec.session_dir or self.disk(spec.id)
+        binds.append({"source": str(session), "target": SESSION_DIR, "writable": True})
         return {
             "bwrap": str(self._bwrap),
             "uid": uid,
@@ -333,6 +339,13 @@ class Boxes:
             if not path.exists():
                 path.write_text(text)
                 path.chmod(0o644)  # whatever our umask: the box's user reads it
+
+
+def _make_for(uid: int | None, directory: Path, mode: int) -> None:
+    directory.mkdir(parents=True)
+    if uid is not None:
+        os.chown(directory, uid, uid)
+    directory.chmod(mode)
 
 
 def _tail(log: Path) -> str:

@@ -111,6 +111,7 @@ class RemoteBoxes:
                 "session_id": spec.session_id,
                 "labels": dict(spec.labels),
                 "gateway_socket": str(spec.gateway_socket),
+                "own_disk": spec.session_dir is None,
             },
         )
         return wire.BOX.validate_python(plain)
@@ -175,6 +176,9 @@ class RemoteBoxes:
         count, _ = await self._wire.ask("boxes/thaw_all", {})
         return int(count)
 
+    def files(self, box: Box) -> RemoteFiles:
+        return RemoteFiles(self._wire, "boxes", {"box_id": box.id})
+
 
 def _command(box: Box, command: BoxCommand) -> dict[str, Any]:
     return {
@@ -188,33 +192,33 @@ def _command(box: Box, command: BoxCommand) -> dict[str, Any]:
 
 
 class RemoteFiles:
-    """Files of a mount on the service's host."""
+    """Files of a mount (`files`) or of a box (`boxes`) on the service's host."""
 
-    def __init__(self, wire_: Wire, mount: Mount) -> None:
+    def __init__(self, wire_: Wire, kind: str, of: Mapping[str, Any]) -> None:
         self._wire = wire_
-        daemon = (mount.daemon.pid, mount.daemon.started)
-        self._mount = {"session_id": mount.session_id, "daemon": daemon}
+        self._kind = kind
+        self._of = of
 
     async def call(self, op: str, *, bound: float, **arguments: Any) -> dict[str, Any]:
-        return await self._ask("files/walk", op, bound, arguments, again=op in REPEATABLE)
+        return await self._ask(f"{self._kind}/walk", op, bound, arguments, again=op in REPEATABLE)
 
     async def mend(self, op: str, *, bound: float, **arguments: Any) -> dict[str, Any]:
-        return await self._ask("files/mend", op, bound, arguments, again=True)
+        return await self._ask(f"{self._kind}/mend", op, bound, arguments, again=True)
 
     async def _ask(
         self, call: str, op: str, bound: float, arguments: Mapping[str, Any], *, again: bool
     ) -> dict[str, Any]:
-        asked = {**self._mount, "op": op, "bound": bound, "arguments": arguments}
+        asked = {**self._of, "op": op, "bound": bound, "arguments": arguments}
         plain, _ = await self._wire.ask(call, asked, again=again, bound=bound + SPARE_SECONDS)
         done: dict[str, Any] = plain
         return done
 
     async def held(self) -> set[int]:
-        plain, _ = await self._wire.ask("files/held", self._mount)
+        plain, _ = await self._wire.ask(f"{self._kind}/held", self._of)
         return set(plain)
 
     async def close(self) -> None:
-        await self._wire.ask("files/close", self._mount)
+        await self._wire.ask(f"{self._kind}/close", self._of)
 
 
 class RemoteMounts:
@@ -269,7 +273,8 @@ class RemoteMounts:
         return str(name)
 
     def files(self, mount: Mount) -> RemoteFiles:
-        return RemoteFiles(self._wire, mount)
+        daemon = (mount.daemon.pid, mount.daemon.started)
+        return RemoteFiles(self._wire, "files", {"session_id": mount.session_id, "daemon": daemon})
 
 
 class RemoteHost:

@@ -104,6 +104,10 @@ class BoxHost(Protocol):
         """Let go on what a sidecar froze and did not live to thaw."""
         ...
 
+    def files(self, box: Box) -> Files:
+        """The workspace on a box's own disk."""
+        ...
+
 
 class Files(Protocol):
     """Calls into one mounted workspace, each bounded.

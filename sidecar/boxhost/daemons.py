@@ -82,11 +82,7 @@ class Geesefs:
     def daemon(self, session_id: str, mountpoint: Path, uid: int, key: MountKey | None) -> Daemon:
         assert key is not None
         argv = [
-            *(str(self.binary), "-f", "--endpoint", self.endpoint, "--region", "us-east-1"),
-            # --no-expire-multipart: a bucket-wide call that a key for one session is denied.
-            *("--list-type", "2", "--no-detect", "--no-expire-multipart"),
-            *("--enable-perms", "--enable-mtime", "--retry-interval", "1s"),
-            *("--stat-cache-ttl", "10m", "--memory-limit", "500", "--print-stats", "0"),
+            *(str(self.binary), *geesefs_flags(self.endpoint)),
             *("--uid", str(uid), "--gid", str(uid)),
         ]
         if os.geteuid() == 0:
@@ -100,6 +96,17 @@ class Geesefs:
                 "AWS_SECRET_ACCESS_KEY": key.secret_key,
             },
         )
+
+
+def geesefs_flags(endpoint: str) -> list[str]:
+    """What is the same wherever it is mounted."""
+    return [
+        *("-f", "--endpoint", endpoint, "--region", "us-east-1"),
+        # --no-expire-multipart: a bucket-wide call that a key for one session is denied.
+        *("--list-type", "2", "--no-detect", "--no-expire-multipart"),
+        *("--enable-perms", "--enable-mtime", "--retry-interval", "1s"),
+        *("--stat-cache-ttl", "10m", "--memory-limit", "500", "--print-stats", "0"),
+    ]
 
 
 def serving(bucket: str, session_id: str) -> Callable[[Sequence[str]], bool]:

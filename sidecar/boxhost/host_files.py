@@ -44,7 +44,7 @@ class HostFiles:
             except asyncio.CancelledError:
                 await self.close()  # its late answer must not meet the next question
                 raise
-        return _result(answer)
+        return result_of(answer)
 
     async def mend(self, op: str, *, bound: float, **arguments: Any) -> dict[str, Any]:
         """In a process of its own: it must not wait for a walk that may take minutes."""
@@ -60,7 +60,7 @@ class HostFiles:
         finally:
             if process.returncode is None:
                 await _end(process)
-        return _result(answer)
+        return result_of(answer)
 
     async def held(self) -> set[int]:
         return await asyncio.to_thread(open_files.held_inodes, self._mountpoint)
@@ -102,7 +102,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
             await process.wait()
 
 
-def _result(answer: dict[str, Any]) -> dict[str, Any]:
+def result_of(answer: dict[str, Any]) -> dict[str, Any]:
     if "error" in answer:
         kind = ERRNO_KINDS.get(answer["errno"], f"errno {answer['errno']}")
         raise MountSick(kind, f"the workspace answered {answer['error']}")

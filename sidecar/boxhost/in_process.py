@@ -83,6 +83,9 @@ class OwnBoxes:
     async def thaw_all(self) -> int:
         return self._boxes.thaw_all()
 
+    def files(self, box: Box) -> HostFiles:
+        return HostFiles(self._boxes.disk(box.id) / "workspace")
+
 
 class OwnMounts:
     """A MountHost. `daemons` are the engines that can serve here, by name."""

@@ -18,8 +18,8 @@ def held_inodes(mountpoint: Path) -> set[int]:
     """Inode numbers of the mount that a process in a mount namespace other than ours can write to
     by what it holds already."""
     device = _device(mountpoint)
-    if device is None:
-        return set()
+    if device is None:  # a plain directory: what else is on its disk does no harm here
+        device = mountpoint.parent.stat().st_dev
     own = os.readlink("/proc/self/ns/mnt")  # noqa: PTH115
     mounts: dict[str, set[str]] = {own: set()}
     held: set[int] = set()

@@ -67,13 +67,14 @@ class BoxCalls:
         self._boxes = host.boxes
         self._gateway_dir = gateway_dir
         self._commands = Commands()
+        self._walkers: dict[str, HostFiles] = {}
 
     async def start(self, asked: wire.StartBox, _: bytes) -> Answer:
         spec = BoxSpec(
             id=asked.box_id,
             session_id=asked.session_id,
             labels=asked.labels,
-            session_dir=self._host.served.parent(asked.session_id),
+            session_dir=None if asked.own_disk else self._host.served.parent(asked.session_id),
             gateway_socket=self._gateway_socket(asked),
         )
         return wire.BOX.dump_python(await self._boxes.start(spec), mode="json"), b""
@@ -93,6 +94,7 @@ class BoxCalls:
         return wire.BOXES.dump_python(await self._boxes.all_living(), mode="json"), b""
 
     async def kill(self, asked: wire.OfBox, _: bytes) -> Answer:
+        await self.close(asked, b"")
         return await self._boxes.kill(asked.box_id), b""
 
     async def exec(self, asked: wire.InBox, stdin: bytes) -> Answer:
@@ -135,6 +137,31 @@ class BoxCalls:
 
     async def thaw_all(self, _asked: wire.Ask, _: bytes) -> Answer:
         return await self._boxes.thaw_all(), b""
+
+    async def walk(self, asked: wire.WalkInBox, _: bytes) -> Answer:
+        return await self._files(asked).call(asked.op, bound=asked.bound, **asked.arguments), b""
+
+    async def mend(self, asked: wire.MendInBox, _: bytes) -> Answer:
+        return await self._files(asked).mend(asked.op, bound=asked.bound, **asked.arguments), b""
+
+    async def held(self, asked: wire.OfBox, _: bytes) -> Answer:
+        return sorted(await self._files(asked).held()), b""
+
+    async def close(self, asked: wire.OfBox, _: bytes) -> Answer:
+        files = self._walkers.pop(asked.box_id, None)
+        if files is not None:
+            await files.close()
+        return None, b""
+
+    async def end_walkers(self) -> None:
+        for files in self._walkers.values():
+            await files.close()
+
+    def _files(self, asked: wire.OfBox) -> HostFiles:
+        """Raises: BoxGone."""
+        if asked.box_id not in self._walkers:
+            self._walkers[asked.box_id] = self._boxes.files(self._box(asked))
+        return self._walkers[asked.box_id]
 
     def _box(self, asked: wire.OfBox) -> Box:
         """Raises: BoxGone."""
@@ -233,8 +260,8 @@ class Service:
     left half-done."""
 
     def __init__(self, host: OwnHost, gateway_dir: Path) -> None:
-        boxes, self._mounts = BoxCalls(host, gateway_dir), MountCalls(host)
-        mounts = self._mounts
+        boxes = self._boxes = BoxCalls(host, gateway_dir)
+        mounts = self._mounts = MountCalls(host)
         self._geesefs = host.geesefs
         self._unfinished: set[asyncio.Task[Any]] = set()
         whole = self._to_the_end
@@ -253,6 +280,10 @@ class Service:
             "boxes/freeze": (wire.OfBox, boxes.freeze),
             "boxes/thaw": (wire.OfBox, whole(boxes.thaw)),
             "boxes/thaw_all": (wire.Ask, whole(boxes.thaw_all)),
+            "boxes/walk": (wire.WalkInBox, boxes.walk),
+            "boxes/mend": (wire.MendInBox, boxes.mend),
+            "boxes/held": (wire.OfBox, boxes.held),
+            "boxes/close": (wire.OfBox, boxes.close),
             "mounts/mount": (wire.MountSession, whole(mounts.mount)),
             "mounts/get": (wire.OfSession, mounts.get),
             "mounts/alive": (wire.OfMount, mounts.alive),
@@ -278,6 +309,7 @@ class Service:
         if self._unfinished:
             await asyncio.wait(self._unfinished)
         await self._mounts.end()
+        await self._boxes.end_walkers()
 
     async def _about(self, _asked: wire.Ask, _: bytes) -> Answer:
         return {"geesefs": None if self._geesefs is None else str(self._geesefs)}, b""

@@ -108,6 +108,61 @@ class Walker:
         finally:
             os.close(fd)
 
+    def take(self, pieces: list[dict[str, Any]]) -> dict[str, Any]:
+        """Pieces of files, base64, in the order they are asked for; None for what is not there as
+        a regular file any more."""
+        return {"pieces": [self._piece(**piece) for piece in pieces]}
+
+    def _piece(self, path: str, offset: int, size: int) -> str | None:
+        try:
+            data: str = self.read(path, offset, size)["data"]
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP):
+                return None
+            raise
+        return data
+
+    def fill(self, pieces: list[dict[str, Any]], uid: int | None) -> dict[str, Any]:
+        """Write pieces of files, making what they need; a file begins with its piece at 0. They
+        are given to `uid`, where we are somebody else."""
+        for piece in pieces:
+            steps = piece["path"].split("/")
+            if not all(steps) or set(steps) & {".", ".."}:
+                raise OSError(errno.EINVAL, "not a plain path")
+            parent = self._make(steps[:-1], uid)
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
+                fd = os.open(
+                    steps[-1],
+                    flags | (os.O_TRUNC if not piece["offset"] else 0),
+                    0o644,
+                    dir_fd=parent,
+                )
+            finally:
+                os.close(parent)
+            try:
+                os.pwrite(fd, base64.b64decode(piece["data"]), piece["offset"])
+                if uid is not None:
+                    os.fchown(fd, uid, uid)
+            finally:
+                os.close(fd)
+        return {}
+
+    def _make(self, steps: list[str], uid: int | None) -> int:
+        """A descriptor of the directory, made where it is missing."""
+        fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        for step in steps:
+            try:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(step, 0o755, dir_fd=fd)
+                    if uid is not None:
+                        os.chown(step, uid, uid, dir_fd=fd, follow_symlinks=False)
+                deeper = os.open(step, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=fd)
+            finally:
+                os.close(fd)
+            fd = deeper
+        return fd
+
     def _open(self, path: str, flags: int) -> int:
         """Open below the top, step by step, never through a link: it could lead anywhere."""
         steps = [step for step in path.split("/") if step]

@@ -56,9 +56,12 @@ class OfSession(Ask):
 
 
 class StartBox(OfBox):
+    """`own_disk`: its workspace is not the session's mount."""
+
     session_id: SessionId
     labels: dict[str, str]
     gateway_socket: Text
+    own_disk: bool = False
 
 
 class InBox(OfBox):
@@ -105,16 +108,33 @@ class OfMount(OfSession):
     daemon: Identity
 
 
-class Walk(OfMount):
-    op: Literal["put", "remove", "listing", "read", "scan", "settle"]
+class Call(Ask):
     bound: float = Field(gt=0, le=MOST_BOUND)
     arguments: dict[str, Any]
 
 
-class Mend(OfMount):
+class Walking(Call):
+    op: Literal["put", "remove", "listing", "read", "take", "fill", "scan", "settle"]
+
+
+class Mending(Call):
     op: Literal["look", "restore", "sweep_locks"]
-    bound: float = Field(gt=0, le=MOST_BOUND)
-    arguments: dict[str, Any]
+
+
+class Walk(Walking, OfMount):
+    pass
+
+
+class Mend(Mending, OfMount):
+    pass
+
+
+class WalkInBox(Walking, OfBox):
+    """On the box's own disk."""
+
+
+class MendInBox(Mending, OfBox):
+    """On the box's own disk."""
 
 
 def is_box_id(text: str) -> bool:

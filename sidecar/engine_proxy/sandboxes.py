@@ -1,8 +1,9 @@
 """What a sandbox's container may be: its name, its labels, and the one shape of its creation.
 
-Five values of a create request are free within bounds (session, epoch, memory, cpus, processes).
-They are taken out and checked, and the request is built anew from them. What was sent
-must equal what was built, field by field, or is refused by the name of the field that differs.
+Six values of a create request are free within bounds (session, epoch, memory, cpus, processes, and
+whether it has a disk of its own instead of the session's mount). They are taken out and checked,
+and the request is built anew from them. What was sent must equal what was built, field by field,
+or is refused by the name of the field that differs.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ STACK_LABEL = "holdfast.stack"
 SESSION_LABEL = "holdfast.session"
 EPOCH_LABEL = "holdfast.epoch"
 KEY_LABEL = "holdfast.key"
+# Without a name, so that it goes with the container.
+OWN_DISK = {"Type": "volume", "Target": "/session"}
 
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _EPOCH = "0|[1-9][0-9]{0,17}"
@@ -77,6 +80,7 @@ class Policy:
             session=match["session"],
             epoch=match["epoch"],
             box=self.box(name),
+            own_disk=_first(_field(host, "Mounts", "HostConfig")) == OWN_DISK,
             memory=_bounded(host, "Memory", self.memory),
             nano_cpus=_bounded(host, "NanoCpus", self.nano_cpus),
             pids=_bounded(host, "PidsLimit", self.pids),
@@ -90,7 +94,15 @@ class Policy:
         return hashlib.sha256(key.encode()).hexdigest()[:16]
 
     def _body(
-        self, *, session: str, epoch: str, box: str, memory: int, nano_cpus: int, pids: int
+        self,
+        *,
+        session: str,
+        epoch: str,
+        box: str,
+        own_disk: bool,
+        memory: int,
+        nano_cpus: int,
+        pids: int,
     ) -> dict[str, Any]:
         return {
             "Image": self.image,
@@ -103,7 +115,7 @@ class Policy:
                 KEY_LABEL: f"{session}-{epoch}",
             },
             "HostConfig": {
-                "Mounts": self._mounts(session, box),
+                "Mounts": self._mounts(session, box, own_disk=own_disk),
                 "Tmpfs": {"/tmp": "rw,nosuid,nodev,exec,size=1g,mode=1777"},
                 "NetworkMode": "none",
                 "ReadonlyRootfs": True,
@@ -117,14 +129,15 @@ class Policy:
             },
         }
 
-    def _mounts(self, session: str, box: str) -> list[dict[str, Any]]:
+    def _mounts(self, session: str, box: str, *, own_disk: bool) -> list[dict[str, Any]]:
+        mounted = {
+            "Type": "bind",
+            "Source": f"{self.mounts_root}/{session}",
+            "Target": "/session",
+            "BindOptions": {"Propagation": "rslave"},
+        }
         return [
-            {
-                "Type": "bind",
-                "Source": f"{self.mounts_root}/{session}",
-                "Target": "/session",
-                "BindOptions": {"Propagation": "rslave"},
-            },
+            OWN_DISK if own_disk else mounted,
             {
                 "Type": "bind",
                 "Source": f"{self.run_root}/docker/{box}",
@@ -183,6 +196,10 @@ def _list(value: Any, where: str) -> list[Any]:
     if not isinstance(value, list):
         raise EngineCallRefused(f"{where} is of the wrong type")
     return value
+
+
+def _first(value: Any) -> Any:
+    return value[0] if isinstance(value, list) and value else None
 
 
 def _text(value: Any, where: str) -> str:

@@ -16,9 +16,10 @@ from starlette.exceptions import HTTPException
 
 from contracts.bodies import Health
 from contracts.errors import BadRequest, HoldfastError, InvalidInput, NotFound
+from sidecar.gateway.remote import RemoteApp
 from sidecar.gateway.session_app import SessionApp
 from sidecar.gateway.settings import Settings
-from sidecar.gateway.sockets import SessionSockets
+from sidecar.gateway.sockets import SessionSockets, on_loopback
 from sidecar.gateway.upstream import LIMITS, TIMEOUT, upstreams
 
 
@@ -41,7 +42,7 @@ def control_app(settings: Settings) -> FastAPI:
             sockets = SessionSockets(
                 settings.gateway_dir, lambda session_id: SessionApp(session_id, reachable)
             )
-            async with sockets.serving():
+            async with sockets.serving(), _for_clouds(settings, sockets):
                 app.state.sockets = sockets
                 yield
 
@@ -65,6 +66,16 @@ def control_app(settings: Settings) -> FastAPI:
         return SessionClosed(session_id=session_id, closed=closed)
 
     return app
+
+
+@asynccontextmanager
+async def _for_clouds(settings: Settings, sockets: SessionSockets) -> AsyncIterator[None]:
+    if settings.gateway_port is None or settings.gateway_secret is None:
+        yield
+        return
+    secret = settings.gateway_secret.get_secret_value().encode()
+    async with on_loopback(RemoteApp(secret, sockets), settings.gateway_port):
+        yield
 
 
 def _rendered(error: HoldfastError, status: int) -> JSONResponse:

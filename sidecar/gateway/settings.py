@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
-from pydantic import AnyHttpUrl, Field, SecretStr, field_validator
+from pydantic import AnyHttpUrl, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -13,6 +14,9 @@ class Settings(BaseSettings):
 
     gateway_control: Path
     gateway_dir: Path
+    # For sandboxes in a cloud: a port on loopback, and what their tokens are made with.
+    gateway_port: int | None = None
+    gateway_secret: SecretStr | None = None
     log_level: str = "INFO"
 
     # The vendors' own names, so that a key which is set already is found.
@@ -30,3 +34,9 @@ class Settings(BaseSettings):
     def _empty_is_none(cls, value: object) -> object:
         """Of a variable that is so already; a file with nothing in it says the same."""
         return None if value == "" else value
+
+    @model_validator(mode="after")
+    def _port_needs_a_secret(self) -> Self:
+        if self.gateway_port is not None and self.gateway_secret is None:
+            raise ValueError("HOLDFAST_GATEWAY_PORT needs HOLDFAST_GATEWAY_SECRET")
+        return self

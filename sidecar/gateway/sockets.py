@@ -36,31 +36,20 @@ class _Listener:
     each; the protocol class is all of it that HTTP needs.
     """
 
-    def __init__(self, path: Path, server: asyncio.Server, state: ServerState) -> None:
+    def __init__(
+        self, path: Path, app: ASGIApp, server: asyncio.Server, state: ServerState
+    ) -> None:
         self.path = path
+        self.app = app
         self._server = server
         self._state = state
         self._inode = path.stat().st_ino
 
     @classmethod
     async def open(cls, path: Path, app: ASGIApp) -> Self:
-        config = uvicorn.Config(
-            app,
-            http="h11",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        )
-        state = ServerState()
         # not create_unix_server: from Python 3.13 on that removes the path when it closes, and a
         # path that stays is how the next gateway knows which sessions to serve
-        server = await asyncio.get_running_loop().create_server(
-            lambda: H11Protocol(config, state, {}), sock=taking_over(path)
-        )
-        return cls(path, server, state)
+        return cls(path, app, *await _served(app, taking_over(path)))
 
     def is_current(self) -> bool:
         """False when something else took the path, or removed it."""
@@ -73,6 +62,39 @@ class _Listener:
         """Stop at once: a running request is cut off, and its work ends with it."""
         self._server.close()
         for connection in list(self._state.connections):
+            connection.transport.abort()
+
+
+async def _served(app: ASGIApp, listening: socket.socket) -> tuple[asyncio.Server, ServerState]:
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+    )
+    state = ServerState()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: H11Protocol(config, state, {}), sock=listening
+    )
+    return server, state
+
+
+@asynccontextmanager
+async def on_loopback(app: ASGIApp, port: int) -> AsyncIterator[None]:
+    """Serve the app on a port of this machine alone. Raises: OSError, when it is taken."""
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.bind(("127.0.0.1", port))
+    server, state = await _served(app, listening)
+    try:
+        yield
+    finally:
+        server.close()
+        for connection in list(state.connections):
             connection.transport.abort()
 
 
@@ -111,6 +133,11 @@ class SessionSockets:
             self._listeners[session_id] = await _Listener.open(path, self._app_for(str(session_id)))
             logger.info("session=%s socket opened", session_id)
             return path
+
+    def app(self, session_id: UUID) -> ASGIApp | None:
+        """What serves the session, if it is open."""
+        listener = self._listeners.get(session_id)
+        return None if listener is None else listener.app
 
     async def close(self, session_id: UUID) -> bool:
         """False when the session had no socket."""

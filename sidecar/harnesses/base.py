@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from sidecar.providers.base import SandboxProcess
 
 ROOT = "/opt/harness/"  # where the harnesses are in every sandbox
-GATEWAY_TOKEN = "holdfast"
 SCRIPTED_MODEL = "scripted-1"
 
 
@@ -89,7 +88,9 @@ class Harness(Protocol):
         """Files under HOME, by path; read when the adapter starts."""
         ...
 
-    def env(self, gateway: str) -> Mapping[str, str]: ...
+    def env(self, gateway: str, token: str) -> Mapping[str, str]:
+        """What it is started with. `token` is what it says to the gateway."""
+        ...
 
     async def configure(
         self, acp: AcpConnection, opened: Mapping[str, Any], choice: Choice

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sidecar.harnesses.acp import AcpConnection
-from sidecar.harnesses.base import GATEWAY_TOKEN, Choice
+from sidecar.harnesses.base import Choice
 from sidecar.harnesses.state import INTERRUPTED, Record, StatePaths, mend_jsonl
 
 # What its records have in common, whoever speaks.
@@ -33,10 +33,10 @@ class Claude:
         settings = {} if choice.model is None else {"model": choice.model}
         return {".claude/settings.json": json.dumps(settings)}
 
-    def env(self, gateway: str) -> Mapping[str, str]:
+    def env(self, gateway: str, token: str) -> Mapping[str, str]:
         return {
             "ANTHROPIC_BASE_URL": gateway,
-            "ANTHROPIC_AUTH_TOKEN": GATEWAY_TOKEN,
+            "ANTHROPIC_AUTH_TOKEN": token,
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "DISABLE_AUTOUPDATER": "1",
             "IS_SANDBOX": "1",

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sidecar.harnesses.acp import AcpConnection
-from sidecar.harnesses.base import GATEWAY_TOKEN, SCRIPTED_MODEL, Choice
+from sidecar.harnesses.base import SCRIPTED_MODEL, Choice
 from sidecar.harnesses.state import INTERRUPTED, Record, StatePaths, mend_jsonl
 
 
@@ -47,10 +47,10 @@ class Codex:
         ]
         return {".codex/config.toml": "\n".join(lines) + "\n"}
 
-    def env(self, gateway: str) -> Mapping[str, str]:
+    def env(self, gateway: str, token: str) -> Mapping[str, str]:
         # codex-acp ignores approval_policy and sandbox_mode and starts in a mode whose own
         # sandbox fails every command where it cannot start, while the turn still ends well.
-        return {"GATEWAY_TOKEN": GATEWAY_TOKEN, "INITIAL_AGENT_MODE": "agent-full-access"}
+        return {"GATEWAY_TOKEN": token, "INITIAL_AGENT_MODE": "agent-full-access"}
 
     async def configure(
         self, acp: AcpConnection, opened: Mapping[str, Any], choice: Choice

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sidecar.harnesses.acp import AcpConnection
-from sidecar.harnesses.base import GATEWAY_TOKEN, SCRIPTED_MODEL, Choice
+from sidecar.harnesses.base import SCRIPTED_MODEL, Choice
 from sidecar.harnesses.state import INTERRUPTED, StateBroken, StatePaths
 
 DATA = ".local/share/opencode"
@@ -96,9 +96,9 @@ class Opencode:
         }
         return {".config/opencode/opencode.json": json.dumps(config)}
 
-    def env(self, gateway: str) -> Mapping[str, str]:
+    def env(self, gateway: str, token: str) -> Mapping[str, str]:
         return {
-            "GATEWAY_TOKEN": GATEWAY_TOKEN,
+            "GATEWAY_TOKEN": token,
             "OPENCODE_DISABLE_AUTOUPDATE": "1",
             "OPENCODE_DISABLE_MODELS_FETCH": "1",
             "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sidecar.harnesses.acp import AcpConnection
-from sidecar.harnesses.base import GATEWAY_TOKEN, SCRIPTED_MODEL, Choice
+from sidecar.harnesses.base import SCRIPTED_MODEL, Choice
 from sidecar.harnesses.state import INTERRUPTED, Record, StatePaths, mend_jsonl
 
 
@@ -61,8 +61,8 @@ class Pi:
             ".pi/agent/settings.json": json.dumps(settings),
         }
 
-    def env(self, gateway: str) -> Mapping[str, str]:
-        return {"GATEWAY_TOKEN": GATEWAY_TOKEN, "PI_OFFLINE": "1", "PI_SKIP_VERSION_CHECK": "1"}
+    def env(self, gateway: str, token: str) -> Mapping[str, str]:
+        return {"GATEWAY_TOKEN": token, "PI_OFFLINE": "1", "PI_SKIP_VERSION_CHECK": "1"}
 
     async def configure(
         self, acp: AcpConnection, opened: Mapping[str, Any], choice: Choice

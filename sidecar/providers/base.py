@@ -12,6 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal, Protocol
 
+from sidecar.boxhost.contract import Files
+
 HOME = "/home/agent"
 SESSION_DIR = "/session"
 WORKSPACE = f"{SESSION_DIR}/workspace"  # `/workspace` leads there in every sandbox
@@ -108,6 +110,11 @@ class Sandbox(Protocol):
         """The model gateway as seen from inside."""
         ...
 
+    @property
+    def gateway_token(self) -> str:
+        """What names the session there, where the way it comes by does not."""
+        ...
+
     async def exec(self, command: Command) -> ExecResult:
         """Run to the end. A timeout is a result with exit code 124; cancellation by the caller
         raises; neither leaves a process of the command behind.
@@ -171,6 +178,39 @@ class Sandbox(Protocol):
 
     def endpoint(self, port: int) -> Endpoint:
         """Raises: Unsupported, for a port that cannot be reached."""
+        ...
+
+    async def keepalive(self) -> None:
+        """Say that it is in use, where a provider ends what is idle or old. Raises: SandboxGone,
+        Unreachable."""
+        ...
+
+
+class InBoxSandbox(Sandbox, Protocol):
+    """A sandbox whose workspace only it can reach: looked at, mended and mounted inside."""
+
+    def files(self) -> Files:
+        """The workspace. `held` of it is what `Sandbox.held` tells."""
+        ...
+
+    @property
+    def files_owner(self) -> int | None:
+        """Whom what is put into the workspace must be given to; None: nobody else."""
+        ...
+
+    async def mount(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        """Have a daemon serve the workspace, in place of any before it.
+
+        Raises: Unsupported, Unreachable.
+        """
+        ...
+
+    async def unmount(self, *, gently: bool) -> None:
+        """Idempotent. Raises: Unreachable."""
+        ...
+
+    async def mounted(self) -> bool:
+        """Whether its daemon runs and it is in place. Raises: Unreachable."""
         ...
 
 

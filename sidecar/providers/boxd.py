@@ -1,4 +1,4 @@
-"""The sidecar's end of boxd, the first process of a container sandbox (sandbox-image/boxd).
+"""The sidecar's end of boxd, our hands in a sandbox (sandbox-image/boxd), by a unix socket.
 
 Who answers there is not trusted: the sandbox's user could take its place. So its sockets are opened
 without following a link, what it sends is bounded and checked, and it is told nothing secret that
@@ -14,7 +14,7 @@ import os
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from sidecar.tasks import finish
 
@@ -35,6 +35,22 @@ class Refused(Exception):
     def __init__(self, message: str, kind: str) -> None:
         super().__init__(message)
         self.kind = kind
+
+
+class Link(Protocol):
+    """A way to boxd. Raises, in every call: NoAnswer, Refused."""
+
+    async def call(
+        self, op: str, body: bytes = b"", *, bound: float | None = ANSWER_SECONDS, **fields: Any
+    ) -> tuple[dict[str, Any], bytes]: ...
+
+    async def freeze(self, bound: float) -> None:
+        """Stop every process until `thaw`, or until we are gone."""
+        ...
+
+    async def thaw(self) -> None:
+        """Idempotent. Raises: NoAnswer, Refused, also when it had gone on by itself."""
+        ...
 
 
 class BoxSocket:
@@ -60,11 +76,18 @@ class BoxSocket:
         os.close(self._fd)
 
 
-class Boxd:
-    """Calls, one connection each. Raises, in every call: NoAnswer, Refused."""
+class BySocket:
+    """A Link: one connection per call. A freeze lasts as long as its connection."""
 
     def __init__(self, control: BoxSocket) -> None:
         self._control = control
+        self._frozen = contextlib.AsyncExitStack()
+
+    async def freeze(self, bound: float) -> None:
+        await self._frozen.enter_async_context(self.asking("freeze", bound=bound))
+
+    async def thaw(self) -> None:
+        await self._frozen.aclose()
 
     async def call(
         self, op: str, body: bytes = b"", *, bound: float | None = ANSWER_SECONDS, **fields: Any
@@ -114,12 +137,18 @@ async def _answer(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> tuple[dict[str, Any], bytes]:
     await writer.drain()
-    head = json.loads(await reader.readline() or b"null")
+    head = answered(await reader.readline())
+    return head, await reader.readexactly(head["size"])
+
+
+def answered(line: bytes) -> dict[str, Any]:
+    """The first line of an answer. Raises: Refused; ValueError, for what is none."""
+    head = json.loads(line or b"null")
     if not isinstance(head, dict):
         raise ValueError("not an answer")  # noqa: TRY004 - all that is malformed is one thing here
     if "error" in head:
         raise Refused(str(head["error"])[:2000], str(head.get("kind", "")))
-    size = int(head["size"])
+    size = head["size"] = int(head["size"])
     if not 0 <= size <= MOST_BYTES:
         raise ValueError(f"{size} bytes")
-    return head, await reader.readexactly(size)
+    return head

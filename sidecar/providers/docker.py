@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ import aiodocker
 import aiohttp
 
 from contracts.errors import (
-    FileMissing,
     InvalidSpec,
     NoCapacity,
     SandboxError,
@@ -32,15 +31,13 @@ from contracts.errors import (
 )
 from sidecar.providers.base import (
     Capabilities,
-    Command,
     Endpoint,
-    ExecResult,
     SandboxInfo,
-    SandboxProcess,
     SandboxSpec,
     Status,
 )
-from sidecar.providers.boxd import Boxd, BoxSocket, NoAnswer, Refused
+from sidecar.providers.boxd import BoxSocket, BySocket, NoAnswer
+from sidecar.providers.boxd_sandbox import BoxdSandbox
 
 AGENT_UID = 1000
 AGENT_PORT = 2468
@@ -48,9 +45,6 @@ GATEWAY_PORT = 8080
 START_SECONDS = 30
 POLL_SECONDS = 0.01
 ENGINE_SECONDS = 60
-EXEC_GRACE_SECONDS = 30
-FREEZE_SECONDS = 75
-MOST_PACKED_BYTES = 512 << 20
 LABELS = ("session", "epoch")
 LIVING = ("running", "paused", "restarting")
 NOT_FOUND, NO_ENGINE = 404, 900  # the latter is aiodocker's own
@@ -165,6 +159,9 @@ class DockerProvider:
             await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
         return _lives(found)
 
+    async def keepalive(self, sandbox_id: str) -> None:
+        """A container is ended by us alone."""
+
     async def _prove_gone(self, name: str) -> None:
         deadline = time.monotonic() + START_SECONDS
         while await self._inspect(name) is not None:
@@ -206,8 +203,6 @@ class DockerProvider:
     def _request(self, spec: SandboxSpec) -> dict[str, Any]:
         """Everything that a container may have. The engine proxy knows these fields and no other
         (sidecar/engine_proxy)."""
-        if spec.session_dir is None:
-            raise InvalidSpec("a docker sandbox needs a session directory", op="create")
         host = self._host
         session = spec.session_id
         box = host.run_root / "docker" / _short(spec.key)
@@ -220,12 +215,7 @@ class DockerProvider:
             "Labels": {f"holdfast.{name}": value for name, value in labels.items()},
             "HostConfig": {
                 "Mounts": [
-                    {
-                        "Type": "bind",
-                        "Source": str(host.mounts_root / session),
-                        "Target": "/session",
-                        "BindOptions": {"Propagation": "rslave"},
-                    },
+                    self._session_mount(spec),
                     {"Type": "bind", "Source": str(box), "Target": "/run/holdfast/box"},
                     {
                         "Type": "bind",
@@ -249,99 +239,30 @@ class DockerProvider:
             },
         }
 
+    def _session_mount(self, spec: SandboxSpec) -> dict[str, Any]:
+        """The session's directory on the host, or a disk that goes with the container."""
+        if spec.session_dir is None:
+            return {"Type": "volume", "Target": "/session"}
+        return {
+            "Type": "bind",
+            "Source": str(self._host.mounts_root / spec.session_id),
+            "Target": "/session",
+            "BindOptions": {"Propagation": "rslave"},
+        }
 
-class DockerSandbox:
+
+class DockerSandbox(BoxdSandbox):
     """One container. Its sockets are held open: they are the same ones for as long as it lives."""
 
     gateway_url = f"http://127.0.0.1:{GATEWAY_PORT}"
+    gateway_token = "by-socket"
 
     def __init__(
         self, provider: DockerProvider, name: str, labels: Mapping[str, str], place: Path
     ) -> None:
         """Raises: NoAnswer."""
-        self.id = name
-        self.labels = labels
-        self._provider = provider
-        self._boxd = Boxd(BoxSocket(place / "control.sock"))
+        super().__init__(name, labels, BySocket(BoxSocket(place / "control.sock")), provider)
         self._agent = BoxSocket(place / "agent.sock")
-        self._freeze = contextlib.AsyncExitStack()
-
-    async def exec(self, command: Command) -> ExecResult:
-        bound = None if command.timeout is None else command.timeout + EXEC_GRACE_SECONDS
-        with _asked("exec"):
-            head, output = await self._boxd.call(
-                "exec",
-                command.stdin,
-                bound=bound,
-                argv=list(command.argv),
-                cwd=command.cwd,
-                env=dict(command.env),
-                timeout=command.timeout,
-            )
-        split = int(head["stdout"])
-        return ExecResult(int(head["exit_code"]), output[:split], output[split:])
-
-    async def spawn(self, command: Command) -> None:
-        with _asked("spawn"):
-            await self._boxd.call(
-                "spawn", argv=list(command.argv), cwd=command.cwd, env=dict(command.env)
-            )
-
-    async def read(self, path: str) -> bytes:
-        with _asked("read"):
-            _, data = await self._boxd.call("read", path=path)
-        return data
-
-    async def write(self, path: str, data: bytes, mode: int = 0o600) -> None:
-        with _asked("write"):
-            await self._boxd.call("write", data, path=path, mode=mode)
-
-    async def pack(self, kept: Sequence[str], left: Sequence[str]) -> bytes:
-        with _asked("pack"):
-            _, tar = await self._boxd.call(
-                "pack", kept=list(kept), left=list(left), most_bytes=MOST_PACKED_BYTES
-            )
-        return tar
-
-    async def unpack(self, tar: bytes) -> None:
-        with _asked("unpack"):
-            await self._boxd.call("unpack", tar)
-
-    async def processes(self) -> list[SandboxProcess]:
-        with _asked("processes"):
-            head, _ = await self._boxd.call("processes")
-        return [
-            SandboxProcess(str(each["token"]), int(each["pid"]), tuple(map(str, each["argv"])))
-            for each in head["processes"]
-        ]
-
-    async def kill(self, processes: Sequence[SandboxProcess]) -> None:
-        with _asked("kill"):
-            await self._boxd.call("kill", tokens=[process.token for process in processes])
-
-    async def held(self) -> set[int]:
-        try:
-            with _asked("held"):
-                head, _ = await self._boxd.call("held")
-                return {int(inode) for inode in head["inodes"]}
-        except Unreachable:
-            if await self._provider.status(self.id) is Status.GONE:
-                return set()
-            raise
-
-    async def freeze(self) -> None:
-        try:
-            with _asked("freeze"):
-                await self._freeze.enter_async_context(
-                    self._boxd.asking("freeze", bound=FREEZE_SECONDS)
-                )
-        except Unreachable as error:
-            if await self._provider.status(self.id) is Status.GONE:
-                raise SandboxGone(f"the container {self.id} is gone", op="freeze") from error
-            raise
-
-    async def thaw(self) -> None:
-        await self._freeze.aclose()  # boxd thaws when the connection closes
 
     def endpoint(self, port: int) -> Endpoint:
         if port != AGENT_PORT:
@@ -387,23 +308,6 @@ def _engine_error(error: aiodocker.DockerError, op: str) -> SandboxError:
     if "no space left" in str(error.message):
         return NoCapacity(message, op=op, hint="Make room on the engine's disk.")
     return Unreachable(message, op=op)
-
-
-@contextlib.contextmanager
-def _asked(op: str) -> Any:
-    """boxd's errors as ours. What it sends may be anything."""
-    try:
-        yield
-    except NoAnswer as error:
-        raise Unreachable(str(error), op=op) from error
-    except Refused as refused:
-        if refused.kind == "missing":
-            raise FileMissing(str(refused), op=op) from refused
-        if refused.kind == "large":
-            raise Unsupported(str(refused), op=op) from refused
-        raise Unreachable(str(refused), op=op) from refused
-    except (KeyError, TypeError, ValueError) as error:
-        raise Unreachable(f"the sandbox answers nonsense to {op}", op=op) from error
 
 
 def _lives(found: Mapping[str, Any]) -> bool:

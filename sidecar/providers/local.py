@@ -8,13 +8,12 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contracts.errors import (
     BoxHostUnavailable,
     FileMissing,
-    InvalidSpec,
     SandboxGone,
     Unreachable,
     Unsupported,
 )
 from sidecar.boxhost.boxes import AGENT_PORT, GATEWAY_PORT, Box, BoxFailed, BoxGone, BoxSpec
-from sidecar.boxhost.contract import BoxCommand, BoxHost
+from sidecar.boxhost.contract import BoxCommand, BoxHost, Files
 from sidecar.boxhost.home import HomeTooLarge
 from sidecar.boxhost.processes import ProcessId
 from sidecar.providers.base import (
@@ -64,8 +63,6 @@ class LocalProvider:
         return ""
 
     async def create(self, spec: SandboxSpec) -> LocalSandbox:
-        if spec.session_dir is None:
-            raise InvalidSpec("a local sandbox needs a session directory", op="create")
         wanted = BoxSpec(
             id=spec.key,
             session_id=spec.session_id,
@@ -110,6 +107,7 @@ class LocalSandbox:
     leads nowhere else."""
 
     gateway_url = f"http://127.0.0.1:{GATEWAY_PORT}"
+    gateway_token = "by-socket"
 
     def __init__(self, host: BoxHost, box: Box) -> None:
         self._host = host
@@ -176,6 +174,22 @@ class LocalSandbox:
     async def held(self) -> set[int]:
         return set()
 
+    def files(self) -> Files:
+        return self._host.files(self._box)
+
+    @property
+    def files_owner(self) -> int | None:
+        return self._box.uid
+
+    async def mount(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        raise Unsupported("nothing can be mounted inside a local sandbox", op="mount")
+
+    async def unmount(self, *, gently: bool) -> None:
+        """Nothing is ever mounted inside."""
+
+    async def mounted(self) -> bool:
+        return False
+
     async def freeze(self) -> None:
         with _host_errors("freeze", "the sandbox cannot be frozen"):
             try:
@@ -187,6 +201,9 @@ class LocalSandbox:
     async def thaw(self) -> None:
         with _host_errors("thaw", "the sandbox cannot be thawed"):
             await self._host.thaw(self.id)
+
+    async def keepalive(self) -> None:
+        """A box is ended by us alone."""
 
     def endpoint(self, port: int) -> Endpoint:
         if port != AGENT_PORT:

@@ -10,10 +10,17 @@ from contracts.errors import UnknownProvider
 
 @dataclass(frozen=True)
 class Row:
-    """A provider by name, before anything of it is imported."""
+    """A provider by name, before anything of it is imported. One with a `module` of its own has a
+    vendor's SDK in it."""
 
     name: str
     title: str
+    module: str | None = None
+    class_name: str = ""
+
+    @property
+    def install_hint(self) -> str:
+        return f"install its SDK: uv sync --package holdfast-sidecar --extra {self.name}"
 
 
 ROWS: Mapping[str, Row] = {
@@ -21,6 +28,9 @@ ROWS: Mapping[str, Row] = {
     for row in (
         Row("local", "This machine (bubblewrap)"),
         Row("docker", "A container (Docker)"),
+        Row("e2b", "E2B", "sidecar.providers.e2b", "E2BProvider"),
+        Row("modal", "Modal", "sidecar.providers.modal", "ModalProvider"),
+        Row("daytona", "Daytona", "sidecar.providers.daytona", "DaytonaProvider"),
     )
 }
 

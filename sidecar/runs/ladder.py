@@ -172,8 +172,10 @@ class Ladder:
         return Furnished(native, mended), files if mended or in_box is None else {}
 
     async def _ensure_server(self, http: aiohttp.ClientSession) -> None:
-        gateway = self._sandbox.gateway_url
-        env = {k: v for harness in HARNESSES.values() for k, v in harness.env(gateway).items()}
+        gateway, token = self._sandbox.gateway_url, self._sandbox.gateway_token
+        env: dict[str, str] = {}
+        for harness in HARNESSES.values():
+            env |= harness.env(gateway, token)
         with self._step("server"):
             await agent_server.ensure_running(self._sandbox, http, env)
 

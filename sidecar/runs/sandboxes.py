@@ -19,8 +19,7 @@ from sidecar.providers.base import WORKSPACE, Command, SandboxSpec, Status
 from sidecar.runs.gateway import Gateway
 from sidecar.runs.live import Live, LiveSandboxes
 from sidecar.workspace.choice import EngineChoice
-from sidecar.workspace.engine import DurableSandbox, Workspace
-from sidecar.workspace.host_mounted import HostMounted
+from sidecar.workspace.engine import Durable, DurableSandbox, Workspace
 from sidecar.workspace.restore import Restored
 
 log = logging.getLogger(__name__)
@@ -42,14 +41,12 @@ class Sandboxes:
 
     def __init__(
         self,
-        providers: Mapping[str, HostMounted],
-        engine: EngineChoice,
+        providers: Mapping[str, Durable],
         gateway: Gateway,
         live: LiveSandboxes,
         warmth: Warmth,
     ) -> None:
         self.providers = providers
-        self.engine = engine
         self._gateway = gateway
         self.live = live
         self._warmth = warmth
@@ -65,7 +62,7 @@ class Sandboxes:
         reasons = await asyncio.gather(*(self.providers[name].trouble() for name in names))
         return dict(zip(names, reasons, strict=True))
 
-    async def _usable(self) -> list[HostMounted]:
+    async def _usable(self) -> list[Durable]:
         troubles = await self.troubles()
         return [provider for name, provider in self.providers.items() if not troubles[name]]
 
@@ -110,7 +107,7 @@ class Sandboxes:
         """Mount the workspace anew under the living sandbox. Raises: MountFailed,
         StoreUnavailable."""
         provider = self.providers[live.provider]
-        await emit(events.MountLost(engine=self.engine.name, reason=lost))
+        await emit(events.MountLost(engine=sandbox.workspace.engine.name, reason=lost))
         report = await provider.remount(str(live.session_id), lost)
         workspace = await provider.workspace(str(live.session_id))
         assert workspace is not None
@@ -118,16 +115,27 @@ class Sandboxes:
         await emit(events.MountRestored(engine=report.engine, took=report.took))
         await _tell_restored(report.restored, emit)
 
+    async def is_gone(self, live: Live) -> bool:
+        """Whether its provider says so."""
+        return await self.providers[live.provider].status(live.sandbox_id) is Status.GONE
+
     async def check_running(self, live: Live) -> None:
         """Raises: SandboxGone, Unreachable."""
-        status = await self.providers[live.provider].status(live.sandbox_id)
-        if status is Status.GONE:
+        if await self.is_gone(live):
             raise SandboxGone(f"the sandbox {live.sandbox_id} is gone", op="status")
 
     async def workspace(self, request: RunRequest) -> Workspace:
-        """The session's workspace without a sandbox. Raises: MountFailed, StoreUnavailable."""
-        workspace, _ = await self.providers[request.provider].ready(str(request.session_id))
-        return workspace
+        """What is left of the session's workspace without its sandbox. Raises: MountFailed,
+        StoreUnavailable."""
+        return await self.providers[request.provider].left_behind(str(request.session_id))
+
+    def sync_seconds(self, live: Live) -> float | None:
+        """How often the workspace is to be brought to the store while a turn runs, if at all."""
+        return self.providers[live.provider].sync_seconds
+
+    def engine(self, provider: str) -> EngineChoice:
+        """Which engine serves there, and why."""
+        return self.providers[provider].choice
 
     async def _attach(self, live: Live, emit: Emit) -> DurableSandbox | None:
         provider = self.providers[live.provider]
@@ -186,7 +194,8 @@ class Sandboxes:
         live = Live(request.session_id, request.provider, sandbox.id)
         self.live.put(live)
         report = sandbox.report
-        await emit(events.MountReady(engine=report.engine, why=self.engine.why, took=report.took))
+        why = report.why or provider.choice.why
+        await emit(events.MountReady(engine=report.engine, why=why, took=report.took))
         await _tell_restored(report.restored, emit)
         await _sweep_locks(sandbox, emit)
         took = time.monotonic() - started
@@ -281,7 +290,7 @@ class Sandboxes:
                         sandbox_id=info.sandbox_id,
                         provider=provider.name,
                         state=info.status.value,
-                        engine=self.engine.name,
+                        engine=provider.choice.name,
                         created_at=datetime.fromisoformat(info.created_at),
                         warm_until=live.warm_until if live else None,
                     )

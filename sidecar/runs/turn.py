@@ -155,10 +155,11 @@ class Turn:
     async def _mounted(self, sandbox: DurableSandbox) -> AsyncIterator[None]:
         """The workspace is watched over for the time of the block."""
         assert self._live is not None
+        live, sandboxes = self._live, self._sandboxes
         async with background() as tasks:
-            tasks.start(
-                mount_watch.watch(self._sandboxes, self._live, sandbox, self._journal.append)
-            )
+            tasks.start(mount_watch.watch(sandboxes, live, sandbox, self._journal.append))
+            tasks.start(mount_watch.keep_copying(sandboxes, live, sandbox))
+            tasks.start(mount_watch.keep_alive(live, sandbox))
             yield
 
     async def _brief(self, brought: Brought) -> str:
@@ -207,7 +208,7 @@ class Turn:
         except HoldfastError as error:
             await self._journal.append(
                 events.ReceiptFailed(
-                    engine=self._sandboxes.engine.name,
+                    engine=self._sandboxes.engine(self._request.provider).name,
                     reason=error.message,
                     files=error.details.get("files", {}),
                 )
@@ -227,6 +228,8 @@ class Turn:
                 bytes=proof.bytes,
                 manifest_sha256=proof.manifest_sha256,
                 took=proof.took,
+                window=self._sandboxes.sync_seconds(self._live) if self._live else None,
+                lost=proof.lost,
             )
         )
         return end
@@ -240,6 +243,9 @@ class Turn:
         except MountSick as sick:
             if self._sandbox is None or self._live is None:
                 raise
+            if await self._sandboxes.is_gone(self._live):
+                left = await self._sandboxes.workspace(self._request)
+                return await left.barrier(turn_id, epoch)
             lost = f"{sick.kind}: {sick.message}"
             await self._sandboxes.remount(self._live, self._sandbox, lost, self._journal.append)
             return await self._sandbox.workspace.barrier(turn_id, epoch, held)

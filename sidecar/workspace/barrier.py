@@ -20,7 +20,7 @@ from contracts.errors import BoxHostUnavailable, NotDurable, StoreUnavailable
 from sidecar.boxhost.contract import Files, MountSick
 from sidecar.tasks import background
 from sidecar.workspace.manifest import Entry, Manifest, Manifests
-from sidecar.workspace.store import Store, StoredObject
+from sidecar.workspace.store import Store, StoredObject, StoreRefused
 
 WALK_SECONDS = 200  # weed's fsync has been seen to take 127 s with the store away
 # A store that is away for half a minute costs time, not the receipt.
@@ -44,6 +44,8 @@ HOPELESS_KINDS = {"hang", "ENOTCONN", "EACCES"}
 
 
 Held = Callable[[], Awaitable[Iterable[int]]]
+# Carries to the store what it lacks or has otherwise, and takes away what it has too much; by path.
+Push = Callable[[Mapping[str, Entry], Iterable[str]], Awaitable[None]]
 
 
 async def nobody() -> Iterable[int]:
@@ -61,6 +63,7 @@ class Proof:
     manifest_sha256: str
     took: float
     ghosts: tuple[str, ...] = ()  # what the store had kept of files that were deleted
+    lost: str = ""  # why more was there than is proven
 
 
 @dataclass
@@ -96,6 +99,7 @@ class Barrier:
         *,
         sync_root: bool,
         held: Held,
+        push: Push | None = None,
     ) -> None:
         """`held` tells the inodes that a process can write to without leaving a trace."""
         self._files = files
@@ -106,6 +110,7 @@ class Barrier:
         self._engine = engine
         self._sync_root = sync_root
         self._held = held
+        self._push = push
         self._also_held: Held = nobody
         self._token = ""
         self._entries: dict[str, Entry] = {}
@@ -124,6 +129,8 @@ class Barrier:
         ghosts: tuple[str, ...] = ()
         while True:
             look = await self._look()
+            if self._push is not None and look.missing:
+                look = await self._look_after_push(self._push, look)
             if look.only_ghosts and not ghosts and tries <= TRIES - GHOST_TRIES:
                 ghosts = await self._lay(look.missing, turn_id)
             if look.good:
@@ -148,6 +155,34 @@ class Barrier:
             took=time.monotonic() - started,
             ghosts=ghosts,
         )
+
+    async def sync(self) -> None:
+        """Bring the store up to date without a proof: what is written meanwhile may be missing.
+
+        Raises: MountSick, StoreUnavailable.
+        """
+        if self._push is None:
+            return
+        seen, stored = await self._both_sides()
+        odd = {*seen["odd"], *(problem["path"] for problem in seen["problems"])}
+        await self._carry(
+            self._push, await self._differences(stored, ignored=dict.fromkeys(odd, ""))
+        )
+
+    async def _look_after_push(self, push: Push, look: Look) -> Look:
+        try:
+            await self._carry(push, look.missing)
+        except MountSick as sick:
+            return Look(reason=f"the workspace cannot be read: {sick.message}")
+        except StoreUnavailable as error:
+            fenced = isinstance(error, StoreRefused)
+            return Look(reason=error.message, away=not fenced, hopeless=fenced)
+        return await self._look()
+
+    async def _carry(self, push: Push, differences: Mapping[str, str]) -> None:
+        gone = [path for path, reason in differences.items() if reason == STILL_STORED]
+        wanted = {path: self._entries[path] for path in differences if path in self._entries}
+        await push(wanted, gone)
 
     async def _lay(self, paths: Iterable[str], turn_id: str) -> tuple[str, ...]:
         """Take out of the store what the workspace does not have; a copy is kept beside the
@@ -248,9 +283,11 @@ class Barrier:
         to_read: list[str] = []
         proven: dict[str, tuple[str, str]] = {}
         for path, entry in self._entries.items():
+            there = stored.get(path)
+            if entry.kind == "directory" and there is not None:  # it was a file before
+                differences[path] = STILL_STORED
             if entry.kind in ("directory", "special") or path in ignored:
                 continue
-            there = stored.get(path)
             if there is None:
                 differences[path] = "the store does not have it"
             elif entry.kind == "symlink":

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-EngineName = Literal["auto", "geesefs", "weed"]
+EngineName = Literal["auto", "geesefs", "weed", "checkpoint"]
 
 
 @dataclass(frozen=True)
 class EngineChoice:
-    name: Literal["geesefs", "weed"]
+    name: str
     why: str
 
 
 def choose(setting: EngineName, geesefs: Path | None) -> EngineChoice:
     """Raises: ValueError, when the engine that was asked for cannot serve here."""
-    if setting == "weed":
-        return EngineChoice("weed", "HOLDFAST_WORKSPACE=weed")
+    if setting in ("weed", "checkpoint"):
+        return EngineChoice(setting, f"HOLDFAST_WORKSPACE={setting}")
     if setting == "geesefs":
         if geesefs is None:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What is the same for every host-side engine: mount, probe, remount, barrier."""
+"""What is the same for every engine: probe, barrier, and a sandbox with its workspace."""
 
 from __future__ import annotations
 
@@ -7,25 +7,29 @@ import hashlib
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Protocol
 
 from contracts.errors import (
     NotDurable,
     SandboxGone,
     Unreachable,
 )
-from sidecar.boxhost.contract import MountHost, MountSick
-from sidecar.boxhost.mounts import Mount
+from sidecar.boxhost.contract import Files, MountSick
 from sidecar.providers.base import (
+    Capabilities,
     Command,
     Endpoint,
     ExecResult,
     Sandbox,
+    SandboxInfo,
     SandboxProcess,
+    SandboxSpec,
+    Status,
 )
 from sidecar.tasks import finish
 from sidecar.workspace import restore
-from sidecar.workspace.barrier import Barrier, Held, Proof, nobody
+from sidecar.workspace.barrier import Barrier, Held, Proof, Push, nobody
+from sidecar.workspace.choice import EngineChoice
 from sidecar.workspace.manifest import Manifests
 from sidecar.workspace.restore import NOTHING_RESTORED, Restored
 from sidecar.workspace.store import Store
@@ -61,32 +65,36 @@ class MountReport:
     fresh: bool
     lost: str = ""
     restored: Restored = NOTHING_RESTORED
+    why: str = ""  # this engine, when it is not the provider's usual one
 
 
 class Workspace:
-    """One session's mounted directory."""
+    """One session's directory, by whatever engine it is there."""
 
     def __init__(
-        self, mount: Mount, mounts: MountHost, engine: Engine, store: Store, manifests: Manifests
+        self,
+        session_id: str,
+        files: Files,
+        engine: Engine,
+        store: Store,
+        manifests: Manifests,
+        push: Push | None = None,
     ) -> None:
-        self.mount = mount
+        """`push` carries to the store what the engine does not carry by itself."""
+        self.session_id = session_id
         self.engine = engine
-        self.files = mounts.files(mount)
-        self._mounts = mounts
+        self.files = files
         self._barrier = Barrier(
-            self.files,
+            files,
             store,
             manifests,
-            mount.session_id,
+            session_id,
             engine.name,
             sync_root=engine.sync_root,
-            held=self.files.held,
+            held=files.held,
+            push=push,
         )
         self._store = store
-
-    @property
-    def path(self) -> Path:
-        return self.mount.path
 
     async def probe(self) -> None:
         """Write, fsync, and read back from the store with another client.
@@ -96,7 +104,7 @@ class Workspace:
         name, text = PROBE_PREFIX + secrets.token_hex(8), secrets.token_hex(16)
         await self.files.call("put", bound=PROBE_SECONDS, name=name, text=text)
         try:
-            stored = await self._store.sha256(f"{self.mount.session_id}/{name}")
+            stored = await self._store.sha256(f"{self.session_id}/{name}")
             if stored != hashlib.sha256(text.encode()).hexdigest():
                 raise MountSick("not stored", "what was written and fsynced is not in the store")
         finally:
@@ -120,8 +128,16 @@ class Workspace:
 
     async def _must_be_mounted(self) -> None:
         """What is below a mountpoint looks like an empty workspace."""
-        if not await self._mounts.alive(self.mount):
+        if not await self.is_there():
             raise MountSick("ENOTCONN", f"the {self.engine.name} daemon died")
+
+    async def is_there(self) -> bool:
+        """Whether what serves it is in place; not whether it answers."""
+        return True
+
+    async def sync(self) -> None:
+        """Bring the store up to date, with no proof. Raises: MountSick, StoreUnavailable."""
+        await self._barrier.sync()
 
 
 class DurableSandbox:
@@ -129,14 +145,18 @@ class DurableSandbox:
 
     def __init__(self, sandbox: Sandbox, workspace: Workspace, report: MountReport) -> None:
         self._sandbox = sandbox
-        self.workspace = workspace
+        self._workspace = workspace
         self.report = report
         self.remounted = False
 
     def stand_on(self, workspace: Workspace) -> None:
         """The workspace was mounted anew under the sandbox."""
-        self.workspace = workspace
+        self._workspace = workspace
         self.remounted = True
+
+    @property
+    def workspace(self) -> Workspace:
+        return self._workspace
 
     @property
     def id(self) -> str:
@@ -149,6 +169,10 @@ class DurableSandbox:
     @property
     def gateway_url(self) -> str:
         return self._sandbox.gateway_url
+
+    @property
+    def gateway_token(self) -> str:
+        return self._sandbox.gateway_token
 
     async def exec(self, command: Command) -> ExecResult:
         return await self._sandbox.exec(command)
@@ -206,3 +230,66 @@ class DurableSandbox:
 
     def endpoint(self, port: int) -> Endpoint:
         return self._sandbox.endpoint(port)
+
+    async def keepalive(self) -> None:
+        await self._sandbox.keepalive()
+
+
+class Durable(Protocol):
+    """A provider whose sandboxes have a durable workspace: all that a turn needs of one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def capabilities(self) -> Capabilities: ...
+    @property
+    def choice(self) -> EngineChoice:
+        """Which engine serves here, and why."""
+        ...
+
+    @property
+    def sync_seconds(self) -> float | None:
+        """How often a workspace is brought up to date while a turn runs: what a sandbox's sudden
+        end can cost. None where that is the engine's own doing."""
+        ...
+
+    async def trouble(self) -> str: ...
+    async def create(self, spec: SandboxSpec) -> DurableSandbox:
+        """Raises: SandboxError, MountFailed, StoreUnavailable."""
+        ...
+
+    async def attach(self, sandbox_id: str) -> DurableSandbox:
+        """Raises: SandboxGone, other SandboxError, MountFailed, StoreUnavailable."""
+        ...
+
+    async def status(self, sandbox_id: str) -> Status: ...
+    def list(self, labels: Mapping[str, str]) -> AsyncIterator[SandboxInfo]: ...
+    async def destroy(self, sandbox_id: str) -> bool: ...
+    async def release(self, session_id: str, *, forget: bool = False) -> bool:
+        """Let the session's workspace go, and with `forget` every trace of it here; whether it was
+        there. Raises: MountFailed, StoreUnavailable."""
+        ...
+
+    async def workspace(self, session_id: str) -> Workspace | None:
+        """The session's workspace if it is there right now."""
+        ...
+
+    async def left_behind(self, session_id: str) -> Workspace:
+        """What there is of the session's workspace without its sandbox.
+
+        Raises: MountFailed, StoreUnavailable.
+        """
+        ...
+
+    async def sweep(self) -> int:
+        """At start: shut out what nobody uses any more. Raises: StoreUnavailable."""
+        ...
+
+    async def check(self, session_id: str) -> str:
+        """What is wrong with the session's workspace right now, or nothing. Cheap."""
+        ...
+
+    async def remount(self, session_id: str, lost: str = "") -> MountReport:
+        """Bring the workspace back under a living sandbox. Raises: MountFailed,
+        StoreUnavailable."""
+        ...

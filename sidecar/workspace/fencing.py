@@ -31,9 +31,11 @@ class Fence:
             ) from error
         await self._keys.revoke(session_id)
 
-    async def admit(self, session_id: str) -> SessionKey:
-        """A key for the session's next mount. Raises: StoreUnavailable."""
-        return await self._keys.grant(session_id, await self._mounts.name())
+    async def admit(self, session_id: str, *, inside: bool = False) -> SessionKey:
+        """A key for whoever has the session next: this host's mount, or what is `inside` a sandbox,
+        which this host knows nothing of. Raises: StoreUnavailable."""
+        name = await self._mounts.name()
+        return await self._keys.grant(session_id, f"{name}-inside" if inside else name)
 
     async def sweep(self) -> int:
         """Revoke what this host was given and no longer uses. Raises: StoreUnavailable."""

@@ -4,10 +4,12 @@ barrier does to everything that changed."""
 from __future__ import annotations
 
 from sidecar.boxhost.contract import MountHost
-from sidecar.providers.base import Provider
+from sidecar.boxhost.daemons import geesefs_flags
+from sidecar.providers.base import WORKSPACE, Command, InBoxSandbox, Provider
 from sidecar.workspace.engine import Engine
 from sidecar.workspace.host_mounted import HostMounted
-from sidecar.workspace.iam import SessionKeys
+from sidecar.workspace.iam import SessionKey, SessionKeys
+from sidecar.workspace.in_box import Brought, Closing
 from sidecar.workspace.manifest import Manifests
 from sidecar.workspace.store import Store
 
@@ -21,6 +23,61 @@ GEESEFS = Engine(
 
 
 def with_geesefs(
-    provider: Provider, mounts: MountHost, store: Store, manifests: Manifests, keys: SessionKeys
+    provider: Provider,
+    mounts: MountHost,
+    store: Store,
+    manifests: Manifests,
+    keys: SessionKeys,
+    why: str = "",
 ) -> HostMounted:
-    return HostMounted(provider, GEESEFS, mounts, store, manifests, keys)
+    return HostMounted(provider, GEESEFS, mounts, store, manifests, keys, why)
+
+
+# In every sandbox whose image has it.
+BINARY = "/opt/holdfast/geesefs"
+KEY_FILE = "/home/agent/.holdfast-store-key"
+COMMAND_SECONDS = 60
+
+
+class GeesefsInBox:
+    """A Bringing: mounted inside the sandbox, where the provider can see no mount of ours.
+
+    Whatever runs there can read the key. It opens this session's prefix only, and no longer than
+    the sandbox has the session.
+    """
+
+    engine = GEESEFS
+    sync_seconds = None
+
+    def __init__(self, endpoint: str, bucket: str) -> None:
+        """`endpoint` is the store as a sandbox reaches it; empty where it cannot."""
+        self._endpoint = endpoint
+        self._bucket = bucket
+
+    async def unsuited(self, sandbox: InBoxSandbox) -> str:
+        if not self._endpoint:
+            return "the store has no address that a sandbox could reach (HOLDFAST_STORE_URL)"
+        has = Command([BINARY, "--version"], cwd="/", timeout=COMMAND_SECONDS)
+        if (await sandbox.exec(has)).exit_code != 0:
+            return "the sandbox's image has no geesefs"
+        return ""
+
+    async def bring(
+        self, sandbox: InBoxSandbox, session_id: str, key: SessionKey, closing: Closing
+    ) -> Brought:
+        await sandbox.write(
+            KEY_FILE,
+            f"[default]\naws_access_key_id = {key.access_key}\n"
+            f"aws_secret_access_key = {key.secret_key}\n".encode(),
+        )
+        argv = [BINARY, *geesefs_flags(self._endpoint), "--shared-config", KEY_FILE]
+        argv += [f"{self._bucket}:{session_id}", WORKSPACE]
+        await sandbox.mount(argv, {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"})
+        return Brought(push=None, fresh=True)
+
+    async def brought(self, sandbox: InBoxSandbox, session_id: str) -> None:
+        """Nothing is kept of it."""
+
+    async def is_there(self, sandbox: InBoxSandbox) -> bool:
+        """Raises: Unreachable."""
+        return await sandbox.mounted()

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 from contracts.errors import InvalidSpec, MountFailed, StoreUnavailable, Unreachable
@@ -15,6 +16,7 @@ from sidecar.boxhost.contract import MountHost, MountKey, MountSick
 from sidecar.boxhost.mounts import Mount
 from sidecar.providers.base import Capabilities, Provider, SandboxInfo, SandboxSpec, Status
 from sidecar.workspace import restore
+from sidecar.workspace.choice import EngineChoice
 from sidecar.workspace.engine import (
     DurableSandbox,
     Engine,
@@ -33,8 +35,35 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 T = TypeVar("T")
 
 
+class MountedWorkspace(Workspace):
+    """A workspace that is mounted on this host."""
+
+    def __init__(
+        self, mount: Mount, mounts: MountHost, engine: Engine, store: Store, manifests: Manifests
+    ) -> None:
+        super().__init__(mount.session_id, mounts.files(mount), engine, store, manifests)
+        self.mount = mount
+        self._mounts = mounts
+
+    @property
+    def path(self) -> Path:
+        return self.mount.path
+
+    async def is_there(self) -> bool:
+        return await self._mounts.alive(self.mount)
+
+
+class MountedSandbox(DurableSandbox):
+    @property
+    def workspace(self) -> MountedWorkspace:
+        assert isinstance(self._workspace, MountedWorkspace)
+        return self._workspace
+
+
 class HostMounted:
-    """A provider whose sandboxes have a durable workspace, mounted on this host."""
+    """A Durable provider whose workspaces are mounted on this host."""
+
+    sync_seconds = None
 
     def __init__(
         self,
@@ -44,6 +73,7 @@ class HostMounted:
         store: Store,
         manifests: Manifests,
         keys: SessionKeys,
+        why: str = "",
     ) -> None:
         if provider.capabilities.mount != "host":
             raise InvalidSpec(
@@ -57,11 +87,12 @@ class HostMounted:
             )
         self._provider = provider
         self._engine = engine
+        self.choice = EngineChoice(engine.name, why)
         self._mounts = mounts
         self._store = store
         self._manifests = manifests
         self._fence = Fence(mounts, keys)
-        self._workspaces: dict[str, Workspace] = {}
+        self._workspaces: dict[str, MountedWorkspace] = {}
         self._half_made: set[str] = set()  # mounted at best: not mended, not probed
 
     @property
@@ -75,15 +106,15 @@ class HostMounted:
     async def trouble(self) -> str:
         return await self._provider.trouble()
 
-    async def create(self, spec: SandboxSpec) -> DurableSandbox:
+    async def create(self, spec: SandboxSpec) -> MountedSandbox:
         workspace, report = await self.ready(spec.session_id)
         sandbox = await self._provider.create(replace(spec, session_dir=workspace.path.parent))
-        return DurableSandbox(sandbox, workspace, report)
+        return MountedSandbox(sandbox, workspace, report)
 
-    async def attach(self, sandbox_id: str) -> DurableSandbox:
+    async def attach(self, sandbox_id: str) -> MountedSandbox:
         sandbox = await self._provider.attach(sandbox_id)
         workspace, report = await self.ready(sandbox.labels["session"])
-        return DurableSandbox(sandbox, workspace, report)
+        return MountedSandbox(sandbox, workspace, report)
 
     async def status(self, sandbox_id: str) -> Status:
         return await self._provider.status(sandbox_id)
@@ -110,9 +141,14 @@ class HostMounted:
         await self._fence.close(session_id)
         return was_mounted
 
-    async def workspace(self, session_id: str) -> Workspace | None:
+    async def workspace(self, session_id: str) -> MountedWorkspace | None:
         """The session's workspace if it is mounted right now."""
         return await self._adopt(session_id)
+
+    async def left_behind(self, session_id: str) -> MountedWorkspace:
+        """All of it: the mount outlives the sandbox."""
+        workspace, _ = await self.ready(session_id)
+        return workspace
 
     async def sweep(self) -> int:
         """At start: revoke keys of mounts that are gone. Raises: StoreUnavailable."""
@@ -143,7 +179,7 @@ class HostMounted:
         _, report = await self._patiently(lambda: self._mount_afresh(session_id, started, lost))
         return report
 
-    async def ready(self, session_id: str) -> tuple[Workspace, MountReport]:
+    async def ready(self, session_id: str) -> tuple[MountedWorkspace, MountReport]:
         """The session's workspace, mounted and probed; never anything that is not durable.
 
         Raises: MountFailed, StoreUnavailable.
@@ -204,7 +240,7 @@ class HostMounted:
 
     async def _mount_afresh(
         self, session_id: str, started: float, lost: str
-    ) -> tuple[Workspace, MountReport]:
+    ) -> tuple[MountedWorkspace, MountReport]:
         # A daemon that hangs does not let go by itself.
         await self._unmount(session_id, gently=not lost.startswith("hang"))
         await self._fence.close(session_id)
@@ -240,7 +276,7 @@ class HostMounted:
         except boxhost.MountFailed as error:
             raise MountFailed(f"the workspace's mount cannot be ended: {error}") from error
 
-    async def _mount(self, session_id: str) -> Workspace:
+    async def _mount(self, session_id: str) -> MountedWorkspace:
         key = None
         if self._engine.by_key:
             granted = await self._fence.admit(session_id)
@@ -257,7 +293,7 @@ class HostMounted:
         self._workspaces[session_id] = workspace
         return workspace
 
-    async def _adopt(self, session_id: str) -> Workspace | None:
+    async def _adopt(self, session_id: str) -> MountedWorkspace | None:
         """The workspace that is mounted by our engine, also by a sidecar before us."""
         mount = await self._mounts.get(session_id)
         if mount is None or not self._is_ours(mount) or not await self._mounts.alive(mount):
@@ -273,5 +309,5 @@ class HostMounted:
         made = mount.session_id not in self._half_made
         return made and (mount.engine, mount.uid) == (self._engine.name, self.capabilities.uid)
 
-    def _workspace_on(self, mount: Mount) -> Workspace:
-        return Workspace(mount, self._mounts, self._engine, self._store, self._manifests)
+    def _workspace_on(self, mount: Mount) -> MountedWorkspace:
+        return MountedWorkspace(mount, self._mounts, self._engine, self._store, self._manifests)

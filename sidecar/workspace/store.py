@@ -17,12 +17,18 @@ from contracts.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from types_aiobotocore_s3 import S3Client
-    from types_aiobotocore_s3.type_defs import ObjectTypeDef
+    from types_aiobotocore_s3.type_defs import CompletedPartTypeDef, ObjectTypeDef
 
 CHUNK = 1 << 20
+PART = 8 << 20
 PAGE = 1000  # the most that S3 gives
 DELETE_BATCH = 1000
 SERVER_ERROR = 500
+REFUSED = 403
+
+
+class StoreRefused(StoreUnavailable):
+    """The key opens nothing: it was revoked, or never opened this."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,10 @@ class Store:
             connect_timeout=5,
             read_timeout=60,
             max_pool_connections=32,
+            # SeaweedFS keeps a checksum that came with a PUT although a weed mount has rewritten
+            # the file since, and every read of it would fail.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
         )
         session = AioSession()
         # By default every LastModified of a listing is parsed by dateutil, which takes four times
@@ -105,7 +115,7 @@ class Store:
         try:
             await self._client.list_objects_v2(Bucket=self.bucket, MaxKeys=1)
         except ClientError as error:
-            return int(error.response["ResponseMetadata"]["HTTPStatusCode"]) < SERVER_ERROR
+            return _status(error) < SERVER_ERROR
         except (BotoCoreError, OSError):
             return False
         return True
@@ -116,7 +126,7 @@ class Store:
             try:
                 found = await self._client.head_object(Bucket=self.bucket, Key=key)
             except ClientError as error:
-                if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
+                if _status(error) == 404:
                     return None
                 raise
             return StoredObject(key, found["ContentLength"], found["ETag"].strip('"'))
@@ -129,6 +139,39 @@ class Store:
             except self._client.exceptions.NoSuchKey:
                 return None
             return await answer["Body"].read(), answer["ETag"]
+
+    async def read(self, key: str, offset: int, size: int) -> bytes:
+        """A piece of an object, which must be there."""
+        with _store_errors("read"):
+            answer = await self._client.get_object(
+                Bucket=self.bucket, Key=key, Range=f"bytes={offset}-{offset + size - 1}"
+            )
+            return await answer["Body"].read()
+
+    async def put_large(self, key: str, pieces: AsyncIterator[bytes]) -> None:
+        """Store an object piece by piece; it appears when it is whole, or not at all."""
+        with _store_errors("write"):
+            made = await self._client.create_multipart_upload(Bucket=self.bucket, Key=key)
+        upload = made["UploadId"]
+        try:
+            parts: list[CompletedPartTypeDef] = []
+            async for data in _grouped(pieces):
+                with _store_errors("write"):
+                    number = len(parts) + 1
+                    part = await self._client.upload_part(
+                        Bucket=self.bucket, Key=key, UploadId=upload, PartNumber=number, Body=data
+                    )
+                parts.append({"ETag": part["ETag"], "PartNumber": number})
+            with _store_errors("write"):
+                await self._client.complete_multipart_upload(
+                    Bucket=self.bucket, Key=key, UploadId=upload, MultipartUpload={"Parts": parts}
+                )
+        except BaseException:
+            with contextlib.suppress(ClientError, BotoCoreError, OSError):
+                await self._client.abort_multipart_upload(
+                    Bucket=self.bucket, Key=key, UploadId=upload
+                )
+            raise
 
     async def put(self, key: str, data: bytes, *, replaces: str | None = "*") -> bool:
         """Store an object. `replaces` is the ETag that must be there, None if nothing may be;
@@ -179,11 +222,29 @@ class Store:
         return digest.hexdigest()
 
 
+async def _grouped(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """In parts that S3 takes: all but the last of at least 5 MiB."""
+    part = bytearray()
+    async for data in pieces:
+        part += data
+        if len(part) >= PART:
+            yield bytes(part)
+            part.clear()
+    if part:
+        yield bytes(part)
+
+
 @contextlib.contextmanager
 def _store_errors(what: str) -> Iterator[None]:
     try:
         yield
     except (ClientError, BotoCoreError, OSError) as error:
+        if isinstance(error, ClientError) and _status(error) == REFUSED:
+            raise StoreRefused(f"the store refuses to {what}: {error}") from error
         raise StoreUnavailable(
             f"the store cannot {what}: {error}", hint="Is SeaweedFS up? `holdfast status` tells."
         ) from error
+
+
+def _status(error: ClientError) -> int:
+    return int(error.response["ResponseMetadata"]["HTTPStatusCode"])

@@ -24,6 +24,11 @@ WEED = Engine(
 
 
 def with_weed(
-    provider: Provider, mounts: MountHost, store: Store, manifests: Manifests, keys: SessionKeys
+    provider: Provider,
+    mounts: MountHost,
+    store: Store,
+    manifests: Manifests,
+    keys: SessionKeys,
+    why: str = "",
 ) -> HostMounted:
-    return HostMounted(provider, WEED, mounts, store, manifests, keys)
+    return HostMounted(provider, WEED, mounts, store, manifests, keys, why)

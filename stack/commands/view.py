@@ -144,6 +144,8 @@ class TranscriptView:
             return
         self._proven.add(event.turn_id)
         self._line(receipt(event), "green")
+        if event.lost:
+            self._line(f"  {one_line(event.lost)}", "yellow")
 
     def _end(self, event: TurnCompleted | TurnFailed | TurnCancelled | TurnInterrupted) -> None:
         proven = event.turn_id in self._proven
@@ -174,7 +176,7 @@ def receipt(proof: Receipt | ReceiptBody) -> str:
     return (
         f"✓ receipt: {proof.files} {plural(proof.files, 'file')}, {decimal(proof.bytes)} in"
         f" the store by {proof.engine}, manifest {proof.manifest_sha256[:12]},"
-        f" {proof.took:.1f} s"
+        f" {proof.took:.1f} s" + (f", copied every {proof.window:.0f} s" if proof.window else "")
     )
 
 

@@ -14,8 +14,7 @@ import pytest
 from contracts.errors import NotDurable
 from sidecar.boxhost import freezer, processes
 from sidecar.providers.base import Command, SandboxProcess, SandboxSpec
-from sidecar.workspace.engine import DurableSandbox
-from sidecar.workspace.host_mounted import HostMounted
+from sidecar.workspace.host_mounted import HostMounted, MountedSandbox
 from sidecar.workspace.manifest import Entry, Manifests
 from sidecar.workspace.store import Store
 
@@ -70,36 +69,36 @@ def spec(short_dir: Path) -> SandboxSpec:
 
 
 @pytest.fixture
-async def sandbox(durable: HostMounted, spec: SandboxSpec) -> DurableSandbox:
+async def sandbox(durable: HostMounted, spec: SandboxSpec) -> MountedSandbox:
     return await durable.create(spec)
 
 
-async def sh(sandbox: DurableSandbox, script: str) -> str:
+async def sh(sandbox: MountedSandbox, script: str) -> str:
     result = await sandbox.exec(Command(["sh", "-c", script]))
     assert result.exit_code == 0, result.stderr.decode()
     return result.stdout.decode()
 
 
-async def eventually(sandbox: DurableSandbox, condition: str) -> None:
+async def eventually(sandbox: MountedSandbox, condition: str) -> None:
     """Wait until a shell condition holds inside."""
     await sh(sandbox, f"until {condition}; do sleep 0.02; done")
 
 
-async def receipt_of(sandbox: DurableSandbox, manifests: Manifests, path: str) -> Entry:
+async def receipt_of(sandbox: MountedSandbox, manifests: Manifests, path: str) -> Entry:
     await sandbox.workspace.barrier("turn-1", 1)
     manifest = await manifests.latest(sandbox.workspace.mount.session_id)
     assert manifest is not None
     return next(entry for entry in manifest.entries if entry.path == path)
 
 
-async def content(store: Store, sandbox: DurableSandbox, path: str) -> bytes:
+async def content(store: Store, sandbox: MountedSandbox, path: str) -> bytes:
     found = await store.get(f"{sandbox.workspace.mount.session_id}/{path}")
     assert found is not None
     return found[0]
 
 
 async def test_a_process_that_appends_all_the_time_is_in_each_receipt_and_lives_on(
-    sandbox: DurableSandbox, store: Store, manifests: Manifests
+    sandbox: MountedSandbox, store: Store, manifests: Manifests
 ) -> None:
     await sandbox.spawn(Command(["python3", "-c", APPENDS]))
     await eventually(sandbox, "test -s log")
@@ -120,7 +119,7 @@ async def test_a_process_that_appends_all_the_time_is_in_each_receipt_and_lives_
     "script", [BY_DESCRIPTOR, BY_MAPPING, BY_MAPPING_THAT_IS_GONE], ids=["fd", "map", "unmapped"]
 )
 async def test_what_is_written_without_a_trace_is_in_the_receipt(
-    sandbox: DurableSandbox, store: Store, manifests: Manifests, script: str
+    sandbox: MountedSandbox, store: Store, manifests: Manifests, script: str
 ) -> None:
     """Neither the size nor, in the end, the time of the file tells that it has other bytes."""
     await sh(sandbox, "printf old1 > file")
@@ -136,7 +135,7 @@ async def test_what_is_written_without_a_trace_is_in_the_receipt(
     assert entry.sha256 == hashlib.sha256(b"new2").hexdigest()
 
 
-async def test_it_is_thawed_on_every_way_out(sandbox: DurableSandbox) -> None:
+async def test_it_is_thawed_on_every_way_out(sandbox: MountedSandbox) -> None:
     await sandbox.spawn(Command(["python3", "-c", APPENDS]))
     await eventually(sandbox, "test -s log")
 
@@ -165,7 +164,7 @@ async def test_it_is_thawed_on_every_way_out(sandbox: DurableSandbox) -> None:
 
 
 async def test_a_dead_sandbox_has_nothing_to_freeze_and_its_files_are_proven(
-    durable: HostMounted, sandbox: DurableSandbox, store: Store
+    durable: HostMounted, sandbox: MountedSandbox, store: Store
 ) -> None:
     await sh(sandbox, "echo left > behind")
     await durable.destroy(sandbox.id)
@@ -180,7 +179,7 @@ def _in_fuse(process: SandboxProcess) -> bool:
 
 
 async def test_a_process_that_hangs_in_the_file_system_means_no_receipt_and_nothing_stays_frozen(
-    sandbox: DurableSandbox, monkeypatch: pytest.MonkeyPatch
+    sandbox: MountedSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(freezer, "FREEZE_SECONDS", 1)
     daemon = sandbox.workspace.mount.daemon

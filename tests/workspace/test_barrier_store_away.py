@@ -16,8 +16,7 @@ import pytest
 from contracts.errors import NotDurable
 from sidecar.providers.base import Command, SandboxSpec
 from sidecar.workspace import barrier
-from sidecar.workspace.engine import DurableSandbox
-from sidecar.workspace.host_mounted import HostMounted
+from sidecar.workspace.host_mounted import HostMounted, MountedSandbox
 from sidecar.workspace.store import Store, StoreAddress
 from tests.services import SeaweedFS, until
 
@@ -83,19 +82,19 @@ def address(address: StoreAddress, door: Door) -> StoreAddress:
 
 
 @pytest.fixture
-async def sandbox(durable: HostMounted, short_dir: Path) -> DurableSandbox:
+async def sandbox(durable: HostMounted, short_dir: Path) -> MountedSandbox:
     session = str(uuid.uuid4())
     spec = SandboxSpec(f"{session}-1", session, {"session": session}, short_dir / "gw")
     return await durable.create(spec)
 
 
-async def write(sandbox: DurableSandbox, text: str) -> None:
+async def write(sandbox: MountedSandbox, text: str) -> None:
     script = ["sh", "-c", 'printf "%s" "$1" > file', "sh", text]
     assert (await sandbox.exec(Command(script))).exit_code == 0
 
 
 async def test_a_store_that_comes_back_costs_time_and_not_the_receipt(
-    sandbox: DurableSandbox, store: Store, door: Door, monkeypatch: pytest.MonkeyPatch
+    sandbox: MountedSandbox, store: Store, door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(barrier, "TRIES", 2)  # what waits for the store must not be these
     await write(sandbox, "first")
@@ -113,7 +112,7 @@ async def test_a_store_that_comes_back_costs_time_and_not_the_receipt(
 
 
 async def test_a_store_that_stays_away_is_no_receipt(
-    sandbox: DurableSandbox, door: Door, monkeypatch: pytest.MonkeyPatch
+    sandbox: MountedSandbox, door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """geesefs does not come back from an fsync before its store does."""
     monkeypatch.setattr(barrier, "PATIENCE_SECONDS", 1)
@@ -129,7 +128,7 @@ async def test_a_store_that_stays_away_is_no_receipt(
 
 
 async def test_a_manifest_that_cannot_be_stored_is_waited_for_too(
-    sandbox: DurableSandbox, store: Store, door: Door, monkeypatch: pytest.MonkeyPatch
+    sandbox: MountedSandbox, store: Store, door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proven = barrier.Barrier._manifest
 

@@ -15,8 +15,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from sidecar.providers.base import Command, SandboxSpec
-from sidecar.workspace.engine import DurableSandbox
-from sidecar.workspace.host_mounted import HostMounted
+from sidecar.workspace.host_mounted import HostMounted, MountedSandbox
 from sidecar.workspace.iam import SessionKey, SessionKeys
 from sidecar.workspace.store import Store, StoreAddress
 from tests.services import SeaweedFS
@@ -29,26 +28,26 @@ GRPC = 10_000
 
 
 @pytest.fixture
-async def sandbox(durable: HostMounted, short_dir: Path) -> DurableSandbox:
+async def sandbox(durable: HostMounted, short_dir: Path) -> MountedSandbox:
     session = str(uuid.uuid4())
     spec = SandboxSpec(f"{session}-1", session, {"session": session}, short_dir / "gw")
     return await durable.create(spec)
 
 
-async def sh(sandbox: DurableSandbox, script: str) -> str:
+async def sh(sandbox: MountedSandbox, script: str) -> str:
     result = await sandbox.exec(Command(["bash", "-c", script], timeout=60))
     assert result.exit_code == 0, result.stderr.decode()
     return result.stdout.decode()
 
 
-def keys_of_the_daemon(sandbox: DurableSandbox) -> list[str]:
+def keys_of_the_daemon(sandbox: MountedSandbox) -> list[str]:
     pid = sandbox.workspace.mount.daemon.pid
     environ = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
     return [line.partition("=")[2] for line in environ if line.startswith("AWS_")]
 
 
 async def test_no_key_of_the_store_is_inside_a_sandbox(
-    sandbox: DurableSandbox, address: StoreAddress
+    sandbox: MountedSandbox, address: StoreAddress
 ) -> None:
     hidden = [address.access_key, address.secret_key, *keys_of_the_daemon(sandbox)]
     assert len(hidden) == (4 if sandbox.report.engine == "geesefs" else 2)
@@ -65,7 +64,7 @@ async def test_no_key_of_the_store_is_inside_a_sandbox(
 
 
 async def test_no_port_of_the_store_can_be_reached_from_a_sandbox(
-    sandbox: DurableSandbox, store_service: SeaweedFS
+    sandbox: MountedSandbox, store_service: SeaweedFS
 ) -> None:
     numbers = [port + more for port in store_service.ports.values() for more in (0, GRPC)]
     assert len(numbers) == 8

@@ -16,8 +16,7 @@ from sidecar.boxhost.contract import MountSick
 from sidecar.boxhost.mounts import Mounts
 from sidecar.providers.base import TIMED_OUT, Command, SandboxSpec
 from sidecar.workspace import live
-from sidecar.workspace.engine import DurableSandbox
-from sidecar.workspace.host_mounted import HostMounted
+from sidecar.workspace.host_mounted import HostMounted, MountedSandbox
 from sidecar.workspace.store import Store
 
 
@@ -28,18 +27,18 @@ def spec(short_dir: Path) -> SandboxSpec:
 
 
 @pytest.fixture
-async def sandbox(durable: HostMounted, spec: SandboxSpec) -> DurableSandbox:
+async def sandbox(durable: HostMounted, spec: SandboxSpec) -> MountedSandbox:
     return await durable.create(spec)
 
 
-async def sh(sandbox: DurableSandbox, script: str) -> str:
+async def sh(sandbox: MountedSandbox, script: str) -> str:
     result = await sandbox.exec(Command(["sh", "-c", script]))
     assert result.exit_code == 0, result.stderr.decode()
     return result.stdout.decode()
 
 
 async def test_what_a_receipt_names_is_in_the_store_byte_for_byte(
-    sandbox: DurableSandbox, spec: SandboxSpec, store: Store
+    sandbox: MountedSandbox, spec: SandboxSpec, store: Store
 ) -> None:
     made = "mkdir -p a/b; echo hello > a/b/c.txt; head -c 300000 /dev/urandom > big; sha256sum big"
     digest = (await sh(sandbox, made)).split()[0]
@@ -51,7 +50,7 @@ async def test_what_a_receipt_names_is_in_the_store_byte_for_byte(
     assert await store.sha256(f"{spec.session_id}/a/b/c.txt") == text
 
 
-async def test_the_manifest_hash_follows_content_and_mode(sandbox: DurableSandbox) -> None:
+async def test_the_manifest_hash_follows_content_and_mode(sandbox: MountedSandbox) -> None:
     await sh(sandbox, "echo one > f")
     first = await sandbox.workspace.barrier("turn-1", 1)
     assert (await sandbox.workspace.barrier("turn-1", 1)).manifest_sha256 == first.manifest_sha256
@@ -63,7 +62,7 @@ async def test_the_manifest_hash_follows_content_and_mode(sandbox: DurableSandbo
 
 
 async def test_a_deleted_file_leaves_the_store_too(
-    sandbox: DurableSandbox, spec: SandboxSpec, store: Store
+    sandbox: MountedSandbox, spec: SandboxSpec, store: Store
 ) -> None:
     await sh(sandbox, "echo x > gone; echo y > stays")
     await sandbox.workspace.barrier("turn-1", 1)
@@ -73,7 +72,7 @@ async def test_a_deleted_file_leaves_the_store_too(
 
 
 async def test_a_name_that_cannot_be_kept_is_no_receipt_and_is_named(
-    sandbox: DurableSandbox,
+    sandbox: MountedSandbox,
 ) -> None:
     if sandbox.report.engine == "geesefs":
         pytest.skip("geesefs takes a backslash for a slash, and hangs on bad UTF-8")
@@ -86,7 +85,7 @@ async def test_a_name_that_cannot_be_kept_is_no_receipt_and_is_named(
 
 
 async def test_a_file_system_that_hangs_does_not_hang_us(
-    durable: HostMounted, sandbox: DurableSandbox
+    durable: HostMounted, sandbox: MountedSandbox
 ) -> None:
     daemon = sandbox.workspace.mount.daemon
     processes.kill(daemon, signal.SIGSTOP)
@@ -101,7 +100,7 @@ async def test_a_file_system_that_hangs_does_not_hang_us(
 
 
 async def test_the_mount_outlives_the_sandbox_and_the_next_one_sees_the_files(
-    durable: HostMounted, sandbox: DurableSandbox, spec: SandboxSpec
+    durable: HostMounted, sandbox: MountedSandbox, spec: SandboxSpec
 ) -> None:
     await sh(sandbox, "echo kept > file")
     daemon = sandbox.workspace.mount.daemon
@@ -113,7 +112,7 @@ async def test_the_mount_outlives_the_sandbox_and_the_next_one_sees_the_files(
 
 
 async def test_a_fresh_mount_sees_the_files(
-    durable: HostMounted, sandbox: DurableSandbox, spec: SandboxSpec
+    durable: HostMounted, sandbox: MountedSandbox, spec: SandboxSpec
 ) -> None:
     await sh(sandbox, "echo kept > file")
     await sandbox.workspace.barrier("turn-1", 1)
@@ -125,7 +124,7 @@ async def test_a_fresh_mount_sees_the_files(
 
 
 async def test_a_dead_daemon_fails_writes_and_a_remount_heals_the_same_sandbox(
-    durable: HostMounted, sandbox: DurableSandbox
+    durable: HostMounted, sandbox: MountedSandbox
 ) -> None:
     await sh(sandbox, "echo before > file")
     await sandbox.workspace.barrier("turn-1", 1)
@@ -142,7 +141,7 @@ async def test_a_dead_daemon_fails_writes_and_a_remount_heals_the_same_sandbox(
 
 
 async def test_another_process_adopts_a_living_mount(
-    durable: HostMounted, sandbox: DurableSandbox, spec: SandboxSpec, short_dir: Path
+    durable: HostMounted, sandbox: MountedSandbox, spec: SandboxSpec, short_dir: Path
 ) -> None:
     later = Mounts(short_dir / "data")
     assert later.get(spec.session_id) == sandbox.workspace.mount
@@ -162,7 +161,7 @@ async def test_a_store_that_does_not_confirm_the_mount_means_no_sandbox_at_all(
 
 
 async def test_release_leaves_no_mount_and_no_daemon(
-    durable: HostMounted, sandbox: DurableSandbox, spec: SandboxSpec
+    durable: HostMounted, sandbox: MountedSandbox, spec: SandboxSpec
 ) -> None:
     mount = sandbox.workspace.mount
     await durable.destroy(sandbox.id)
@@ -173,7 +172,7 @@ async def test_release_leaves_no_mount_and_no_daemon(
 
 
 async def test_two_sessions_do_not_see_each_other(
-    durable: HostMounted, sandbox: DurableSandbox, short_dir: Path
+    durable: HostMounted, sandbox: MountedSandbox, short_dir: Path
 ) -> None:
     session = str(uuid.uuid4())
     other = SandboxSpec(f"{session}-1", session, {"session": session}, short_dir / "gw")
@@ -184,7 +183,7 @@ async def test_two_sessions_do_not_see_each_other(
 
 
 async def test_the_live_view_lists_and_reads_but_follows_no_link(
-    sandbox: DurableSandbox,
+    sandbox: MountedSandbox,
 ) -> None:
     await sh(sandbox, "mkdir d; echo text > d/f; ln -s /etc/passwd link; ln -s / rootlink")
     page = await live.listing(sandbox.workspace, "")

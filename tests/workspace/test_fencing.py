@@ -21,8 +21,7 @@ from sidecar.boxhost.in_process import OwnMounts
 from sidecar.boxhost.mounts import Mount, Mounts
 from sidecar.workspace import engine as engines
 from sidecar.workspace import host_mounted
-from sidecar.workspace.engine import Workspace
-from sidecar.workspace.host_mounted import HostMounted
+from sidecar.workspace.host_mounted import HostMounted, MountedWorkspace
 from sidecar.workspace.iam import SessionKeys
 from sidecar.workspace.manifest import Manifests
 from sidecar.workspace.store import Store, StoreAddress
@@ -64,7 +63,7 @@ for line in sys.stdin:
 class Zombie:
     """A mount with a file that is rewritten but not stored, and its daemon stopped."""
 
-    def __init__(self, workspace: Workspace, writer: asyncio.subprocess.Process) -> None:
+    def __init__(self, workspace: MountedWorkspace, writer: asyncio.subprocess.Process) -> None:
         self.daemon = workspace.mount.daemon
         self._writer = writer
 
@@ -82,7 +81,7 @@ class Zombie:
 
 
 @contextlib.asynccontextmanager
-async def zombie_of(workspace: Workspace) -> AsyncIterator[Zombie]:
+async def zombie_of(workspace: MountedWorkspace) -> AsyncIterator[Zombie]:
     await asyncio.to_thread(fsynced, workspace.path / "file", "first")
     writer = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", WRITER, str(workspace.path)),

@@ -17,8 +17,7 @@ from sidecar.boxhost.host_files import MENDER, HostFiles
 from sidecar.boxhost.mender import Mender
 from sidecar.providers.base import Command, SandboxSpec
 from sidecar.workspace import restore
-from sidecar.workspace.engine import DurableSandbox
-from sidecar.workspace.host_mounted import HostMounted
+from sidecar.workspace.host_mounted import HostMounted, MountedSandbox
 from sidecar.workspace.manifest import Entry
 from sidecar.workspace.restore import Restored, Wanted
 from tests.workspace.conftest import HostOf
@@ -42,19 +41,19 @@ def spec_of(session: str, number: int, short_dir: Path) -> SandboxSpec:
     return SandboxSpec(f"{session}-{number}", session, {"session": session}, short_dir / "gw")
 
 
-async def sh(sandbox: DurableSandbox, script: str) -> str:
+async def sh(sandbox: MountedSandbox, script: str) -> str:
     result = await sandbox.exec(Command(["sh", "-ec", script]))
     assert result.exit_code == 0, result.stderr.decode()
     return result.stdout.decode()
 
 
-async def shown(sandbox: DurableSandbox) -> list[list[str]]:
+async def shown(sandbox: MountedSandbox) -> list[list[str]]:
     """Path, type, mode, time and target of everything; a link's own mode means nothing."""
     entries = [line.split(" ") for line in (await sh(sandbox, SHOW)).splitlines()]
     return sorted([*e[:2], "" if e[1] == "l" else e[2], *e[3:]] for e in entries)
 
 
-async def killed(host: HostMounted, sandbox: DurableSandbox) -> None:
+async def killed(host: HostMounted, sandbox: MountedSandbox) -> None:
     """Box and daemon gone, without a word."""
     await host.destroy(sandbox.id)
     daemon = sandbox.workspace.mount.daemon

@@ -16,7 +16,7 @@ from sidecar.providers.base import Command
 from sidecar.runs.gateway import Gateway
 from sidecar.runs.live import LiveSandboxes
 from sidecar.runs.sandboxes import Sandboxes, Warmth
-from sidecar.workspace.choice import EngineChoice
+from sidecar.workspace.host_mounted import MountedWorkspace
 from tests.workspace.conftest import HostOf
 
 
@@ -54,13 +54,13 @@ async def test_locks_that_were_swept_and_metadata_that_was_put_back_are_events(
 
     def by(engine: str) -> Sandboxes:
         live = LiveSandboxes(short_dir / "data")
-        choice = EngineChoice(engine, "a test")  # type: ignore[arg-type]
-        return Sandboxes({"local": host_of(engine)}, choice, gateway, live, Warmth(600, 8))
+        return Sandboxes({"local": host_of(engine)}, gateway, live, Warmth(600, 8))
 
     first, _ = await by("weed").acquire(request_of, emit)
     make = "mkdir -p r/.git; touch r/.git/index.lock; echo 1 > f; chmod 755 f; ln -s f link"
     assert (await first.exec(Command(["sh", "-ec", make]))).exit_code == 0
     await first.workspace.barrier("turn", 1)
+    assert isinstance(first.workspace, MountedWorkspace)
     daemon = first.workspace.mount.daemon
     processes.kill(daemon)
     async with asyncio.timeout(20):

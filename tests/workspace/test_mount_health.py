@@ -19,8 +19,7 @@ from sidecar.boxhost.daemons import Daemon, Geesefs
 from sidecar.boxhost.host_files import HostFiles
 from sidecar.providers.base import Command, SandboxSpec
 from sidecar.workspace import restore
-from sidecar.workspace.engine import DurableSandbox
-from sidecar.workspace.host_mounted import HostMounted
+from sidecar.workspace.host_mounted import HostMounted, MountedSandbox
 from tests.conftest import missing
 from tests.workspace.conftest import HostOf
 
@@ -31,19 +30,19 @@ def session() -> str:
 
 
 @pytest.fixture
-async def sandbox(durable: HostMounted, session: str, short_dir: Path) -> DurableSandbox:
+async def sandbox(durable: HostMounted, session: str, short_dir: Path) -> MountedSandbox:
     spec = SandboxSpec(f"{session}-1", session, {"session": session}, short_dir / "gw")
     return await durable.create(spec)
 
 
-async def sh(sandbox: DurableSandbox, script: str) -> str:
+async def sh(sandbox: MountedSandbox, script: str) -> str:
     result = await sandbox.exec(Command(["sh", "-c", script], cwd="/"))
     assert result.exit_code == 0, result.stderr.decode()
     return result.stdout.decode()
 
 
 async def test_a_mount_that_answers_is_well(
-    durable: HostMounted, sandbox: DurableSandbox, session: str
+    durable: HostMounted, sandbox: MountedSandbox, session: str
 ) -> None:
     assert await durable.check(session) == ""
 
@@ -53,7 +52,7 @@ async def test_a_session_without_a_mount_is_not_well(durable: HostMounted, sessi
 
 
 async def test_a_dead_daemon_is_told_and_the_same_sandbox_goes_on_with_the_next_mount(
-    durable: HostMounted, sandbox: DurableSandbox, session: str
+    durable: HostMounted, sandbox: MountedSandbox, session: str
 ) -> None:
     await sh(sandbox, "cd /session/workspace; echo 1 > file; chmod 755 file; ln -s file link")
     await sandbox.workspace.barrier("turn-0", 1)
@@ -77,7 +76,7 @@ async def test_a_dead_daemon_is_told_and_the_same_sandbox_goes_on_with_the_next_
 
 async def test_a_hanging_daemon_is_told_within_the_bound_and_replaced(
     durable: HostMounted,
-    sandbox: DurableSandbox,
+    sandbox: MountedSandbox,
     session: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -93,7 +92,7 @@ async def test_a_hanging_daemon_is_told_within_the_bound_and_replaced(
 
 
 async def test_a_check_does_not_wait_for_whoever_is_busy_with_the_workspace(
-    durable: HostMounted, sandbox: DurableSandbox, session: str
+    durable: HostMounted, sandbox: MountedSandbox, session: str
 ) -> None:
     """A barrier may take minutes; the daemon is well all the while."""
     assert isinstance(sandbox.workspace.files, HostFiles)

@@ -19,9 +19,8 @@ from sidecar.boxhost.client import connect
 from sidecar.providers.base import Capabilities, Command, SandboxSpec
 from sidecar.providers.local import LocalProvider
 from sidecar.workspace import restore
-from sidecar.workspace.engine import DurableSandbox
 from sidecar.workspace.geesefs import with_geesefs
-from sidecar.workspace.host_mounted import HostMounted
+from sidecar.workspace.host_mounted import HostMounted, MountedSandbox
 from sidecar.workspace.iam import SessionKeys
 from sidecar.workspace.manifest import Manifests
 from sidecar.workspace.store import Store, StoreAddress
@@ -105,12 +104,12 @@ def spec(place: Place) -> SandboxSpec:
 
 
 @pytest.fixture
-async def sandbox(durable: HostMounted, spec: SandboxSpec) -> DurableSandbox:
+async def sandbox(durable: HostMounted, spec: SandboxSpec) -> MountedSandbox:
     return await durable.create(spec)
 
 
 async def test_what_is_held_open_is_seen_although_nothing_tells_that_it_changed(
-    sandbox: DurableSandbox,
+    sandbox: MountedSandbox,
 ) -> None:
     await sh(sandbox, "echo a > held; echo b > left")
     inode = int(await sh(sandbox, "stat -c %i held"))
@@ -122,7 +121,7 @@ async def test_what_is_held_open_is_seen_although_nothing_tells_that_it_changed(
 
 
 async def test_a_barrier_waits_for_a_box_host_that_is_restarted(
-    sandbox: DurableSandbox, service: int, place: Place, monkeypatch: pytest.MonkeyPatch
+    sandbox: MountedSandbox, service: int, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await sh(sandbox, "echo text > file")
     os.kill(service, signal.SIGKILL)
@@ -138,7 +137,7 @@ async def test_a_barrier_waits_for_a_box_host_that_is_restarted(
 
 
 async def test_a_walker_that_died_between_its_two_steps_is_no_empty_workspace(
-    sandbox: DurableSandbox,
+    sandbox: MountedSandbox,
 ) -> None:
     await sh(sandbox, "echo text > file")
     files = sandbox.workspace.files
@@ -149,7 +148,7 @@ async def test_a_walker_that_died_between_its_two_steps_is_no_empty_workspace(
 
 
 async def test_a_name_with_a_way_out_is_not_put_into_the_workspace(
-    sandbox: DurableSandbox, place: Place
+    sandbox: MountedSandbox, place: Place
 ) -> None:
     outside = place.home / "outside"
     outside.write_text("untouched")
