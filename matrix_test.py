@@ -45,7 +45,7 @@ from stack.commands.terminal import command, console, put_json, styled
 if TYPE_CHECKING:
     from types_aiobotocore_s3 import S3Client
 
-Engine = Literal["auto", "geesefs", "weed"]
+Engine = Literal["auto", "geesefs", "weed", "checkpoint"]
 
 FILE = "random.bin"
 SIZE = 4096

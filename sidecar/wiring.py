@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import importlib
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -80,7 +82,7 @@ def _away(settings: Settings, provider: Provider, parts: Parts) -> Durable:
 async def clouds(
     settings: Settings, stack_name: str, stack: contextlib.AsyncExitStack
 ) -> list[Provider]:
-    """The clouds' providers; one whose SDK is not installed says so."""
+    """The clouds' providers; one whose key is not set, or whose SDK is not installed, says so."""
     cloud = Cloud(
         stack=settings.docker_stack or stack_name,
         gateway_url=settings.gateway_url,
@@ -92,12 +94,17 @@ async def clouds(
     for row in registry.ROWS.values():
         if row.module is None:
             continue
+        account = ACCOUNTS[row.name]
+        if not account.has_key(settings):
+            found.append(MissingProvider(row.name, f"set {account.needs} in .env"))
+            continue
         try:
-            module = importlib.import_module(row.module)
+            # In a thread: an SDK takes seconds to import, and there may be several.
+            module = await asyncio.to_thread(importlib.import_module, row.module)
         except ImportError as error:
             found.append(MissingProvider(row.name, f"{error}; {row.install_hint}"))
             continue
-        opened = getattr(module, row.class_name).open(cloud, ACCOUNTS[row.name](settings, module))
+        opened = getattr(module, row.class_name).open(cloud, account.made(settings, module))
         found.append(await stack.enter_async_context(opened))
     return found
 
@@ -131,10 +138,23 @@ def _modal(settings: Settings, module: ModuleType) -> Any:
     )
 
 
-ACCOUNTS: Mapping[str, Callable[[Settings, ModuleType], Any]] = {
-    "e2b": _e2b,
-    "daytona": _daytona,
-    "modal": _modal,
+@dataclass(frozen=True)
+class Account:
+    """How a cloud's account is made from the settings."""
+
+    needs: str
+    has_key: Callable[[Settings], bool]
+    made: Callable[[Settings, ModuleType], Any]
+
+
+ACCOUNTS: Mapping[str, Account] = {
+    "e2b": Account("E2B_API_KEY", lambda s: s.e2b_api_key is not None, _e2b),
+    "daytona": Account("DAYTONA_API_KEY", lambda s: s.daytona_api_key is not None, _daytona),
+    "modal": Account(
+        "MODAL_TOKEN_ID and MODAL_TOKEN_SECRET",
+        lambda s: s.modal_token_id is not None and s.modal_token_secret is not None,
+        _modal,
+    ),
 }
 
 

@@ -52,7 +52,8 @@ class Settings(BaseSettings):
 
     default_harness: str = "claude"
     default_provider: str = "local"
-    workspace: Literal["auto", "geesefs", "weed"] = "auto"
+    workspace: Literal["auto", "geesefs", "weed", "checkpoint"] = "auto"
+    checkpoint_seconds: float | None = Field(None, gt=0)
     warm_seconds: float | None = Field(None, ge=0)
     warm_sandboxes: int | None = Field(None, ge=0)
     docker_socket: Path | None = None
@@ -60,6 +61,25 @@ class Settings(BaseSettings):
     docker_memory: int | None = Field(None, ge=64 << 20)
     docker_cpus: float | None = Field(None, gt=0)
     docker_pids: int | None = Field(None, ge=16)
+    gateway_port: int | None = Field(None, ge=1, le=65535)
+    gateway_url: str | None = None
+    store_port: int | None = Field(None, ge=1, le=55535)
+    store_url: str | None = None
+    cloud_lifetime: float | None = Field(None, ge=60)
+    e2b_api_key: SecretStr | None = Field(None, validation_alias="E2B_API_KEY")
+    e2b_api_url: str | None = Field(None, validation_alias="E2B_API_URL")
+    e2b_sandbox_url: str | None = Field(None, validation_alias="E2B_SANDBOX_URL")
+    e2b_template: str | None = None
+    daytona_api_key: SecretStr | None = Field(None, validation_alias="DAYTONA_API_KEY")
+    daytona_api_url: str | None = Field(None, validation_alias="DAYTONA_API_URL")
+    daytona_target: str | None = Field(None, validation_alias="DAYTONA_TARGET")
+    daytona_snapshot: str | None = None
+    modal_token_id: SecretStr | None = Field(None, validation_alias="MODAL_TOKEN_ID")
+    modal_token_secret: SecretStr | None = Field(None, validation_alias="MODAL_TOKEN_SECRET")
+    modal_server_url: str | None = Field(None, validation_alias="MODAL_SERVER_URL")
+    modal_app: str | None = None
+    modal_image: str | None = None
+    modal_runtime: Literal["gvisor", "vm"] | None = None
     s3_bucket: str = "sessions"
     s3_proxy: str | None = None
     anthropic_model: str | None = None

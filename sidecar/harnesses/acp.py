@@ -61,7 +61,7 @@ class AcpConnection:
         self._agent = agent
         self.session = session
         self.last_event_id = last_event_id
-        self._path = f"/v1/acp/{server_id}"
+        self._path = f"v1/acp/{server_id}"
         # Ids of one adapter must differ between the connections that have used it.
         self._ids = (f"{secrets.token_hex(4)}-{n}" for n in itertools.count(1))
         self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}

@@ -43,7 +43,7 @@ async def connect(sandbox: Sandbox) -> AsyncIterator[aiohttp.ClientSession]:
     # aiohttp, not httpx: every turn ends by cancelling a read, which over a unix socket httpx's
     # backend answers now and then with an InvalidStateError in the log.
     async with aiohttp.ClientSession(
-        endpoint.base_url,
+        f"{endpoint.base_url}/",  # it may have a path: what is asked for is below it
         connector=aiohttp.UnixConnector(endpoint.socket) if endpoint.socket else None,
         headers=endpoint.headers,
         timeout=aiohttp.ClientTimeout(total=CALL_SECONDS),
@@ -83,7 +83,7 @@ def is_server(process: SandboxProcess) -> bool:
 
 async def _healthy(http: aiohttp.ClientSession) -> bool:
     try:
-        async with http.get("/v1/health") as answer:
+        async with http.get("v1/health") as answer:
             return answer.ok
     except (aiohttp.ClientError, TimeoutError):
         return False

@@ -61,10 +61,15 @@ class Checkpoint:
         return ""
 
     async def bring(
-        self, sandbox: InBoxSandbox, session_id: str, key: SessionKey, closing: Closing
+        self,
+        sandbox: InBoxSandbox,
+        files: Files,
+        session_id: str,
+        key: SessionKey,
+        closing: Closing,
     ) -> Brought:
         copies = await closing.enter_async_context(
-            Copies.open(sandbox.files(), self._address, key, session_id, sandbox.files_owner)
+            Copies.open(files, self._address, key, session_id, sandbox.files_owner)
         )
         filled = await sandbox.exec(Command(["cat", MARK], cwd="/", timeout=COMMAND_SECONDS))
         if filled.stdout == session_id.encode():

@@ -3,7 +3,7 @@ barrier does to everything that changed."""
 
 from __future__ import annotations
 
-from sidecar.boxhost.contract import MountHost
+from sidecar.boxhost.contract import Files, MountHost
 from sidecar.boxhost.daemons import geesefs_flags
 from sidecar.providers.base import WORKSPACE, Command, InBoxSandbox, Provider
 from sidecar.workspace.engine import Engine
@@ -57,13 +57,21 @@ class GeesefsInBox:
     async def unsuited(self, sandbox: InBoxSandbox) -> str:
         if not self._endpoint:
             return "the store has no address that a sandbox could reach (HOLDFAST_STORE_URL)"
-        has = Command([BINARY, "--version"], cwd="/", timeout=COMMAND_SECONDS)
-        if (await sandbox.exec(has)).exit_code != 0:
+        device = Command(["test", "-c", "/dev/fuse"], cwd="/", timeout=COMMAND_SECONDS)
+        if (await sandbox.exec(device)).exit_code != 0:
+            return "the sandbox has no FUSE"
+        version = Command([BINARY, "--version"], cwd="/", timeout=COMMAND_SECONDS)
+        if (await sandbox.exec(version)).exit_code != 0:
             return "the sandbox's image has no geesefs"
         return ""
 
     async def bring(
-        self, sandbox: InBoxSandbox, session_id: str, key: SessionKey, closing: Closing
+        self,
+        sandbox: InBoxSandbox,
+        files: Files,
+        session_id: str,
+        key: SessionKey,
+        closing: Closing,
     ) -> Brought:
         await sandbox.write(
             KEY_FILE,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from contracts.errors import MountFailed, SandboxError, StoreUnavailable, Unreachable
-from sidecar.boxhost.contract import MountSick
+from sidecar.boxhost.contract import Files, MountSick
 from sidecar.providers.base import (
     Capabilities,
     InBoxSandbox,
@@ -57,10 +57,15 @@ class Bringing(Protocol):
         ...
 
     async def bring(
-        self, sandbox: InBoxSandbox, session_id: str, key: SessionKey, closing: Closing
+        self,
+        sandbox: InBoxSandbox,
+        files: Files,
+        session_id: str,
+        key: SessionKey,
+        closing: Closing,
     ) -> Brought:
-        """Have the workspace there, by a key for the session alone. What must be closed is entered
-        into `closing`.
+        """Have the workspace there, where `files` sees it, by a key for the session alone. What
+        must be closed is entered into `closing`.
 
         Raises: MountSick, Unreachable, StoreUnavailable.
         """
@@ -82,14 +87,13 @@ class InBoxWorkspace(Workspace):
         self,
         parts: Parts,
         sandbox: InBoxSandbox,
+        files: Files,
         bringing: Bringing,
         session_id: str,
         push: Push | None,
         closing: Closing,
     ) -> None:
-        super().__init__(
-            session_id, sandbox.files(), bringing.engine, parts.store, parts.manifests, push
-        )
+        super().__init__(session_id, files, bringing.engine, parts.store, parts.manifests, push)
         self.sandbox = sandbox
         self.closing = closing
         self._bringing = bringing
@@ -215,9 +219,11 @@ class InBox:
         closing = Closing()
         try:
             bringing, why = await self._suited(sandbox)
-            made = await bringing.bring(sandbox, session_id, key, closing)
+            files = sandbox.files()
+            closing.push_async_callback(files.close)
+            made = await bringing.bring(sandbox, files, session_id, key, closing)
             workspace = InBoxWorkspace(
-                self._parts, sandbox, bringing, session_id, made.push, closing
+                self._parts, sandbox, files, bringing, session_id, made.push, closing
             )
             restored = await self._restored(workspace) if made.fresh else restore.NOTHING_RESTORED
             await bringing.brought(sandbox, session_id)

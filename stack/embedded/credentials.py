@@ -19,6 +19,7 @@ _BYTES = 32
 class Credentials:
     api_token: SecretStr
     sidecar_secret: SecretStr
+    gateway_secret: SecretStr
     s3_access_key: SecretStr
     s3_secret_key: SecretStr
 
@@ -27,7 +28,8 @@ def load_credentials(layout: Layout, settings: Settings) -> Credentials:
     """Read the secrets, making those that are not there yet."""
     token = _secret(layout.token, settings.api_token)
     access, secret = _s3_key(layout)
-    return Credentials(token, _secret(layout.secrets / "sidecar", None), access, secret)
+    sidecar, gateway = (_secret(layout.secrets / name, None) for name in ("sidecar", "gateway"))
+    return Credentials(token, sidecar, gateway, access, secret)
 
 
 def write_s3_identities(path: Path, credentials: Credentials) -> None:

@@ -14,12 +14,13 @@ from stack.embedded.credentials import Credentials, write_s3_identities
 from stack.embedded.layout import Layout
 from stack.embedded.part import Part
 from stack.embedded.ports import GRPC_OFFSET, LOOPBACK, StorePorts
-from stack.embedded.probes import local_client
+from stack.embedded.probes import answers, local_client
+from stack.settings import Settings
 
 if TYPE_CHECKING:
     from botocore.auth import S3SigV4Auth
 
-NAME = "seaweedfs"
+NAME, GATE = "seaweedfs", "store-gate"
 STATE_BUCKET = "state"
 REGION = "us-east-1"
 _PROBE_KEY = ".ready"
@@ -61,6 +62,36 @@ def seaweedfs_part(
         stop_signal=signal.SIGTERM,
         stop_seconds=3.0,
         stop_note="its filer waits for its own subscribers: ended after 3 s",
+    )
+
+
+def store_gate_part(
+    layout: Layout, weed: Path, ports: StorePorts, settings: Settings, env: Mapping[str, str]
+) -> Part | None:
+    """The store as sandboxes in a cloud get to see it: S3 alone, for keys of one session each. No
+    administrator is known here, and no key can be made. None where no port is set for it."""
+    port = settings.store_port
+    if port is None:
+        return None
+
+    async def is_ready(_pid: int) -> bool:
+        return await answers(f"http://{LOOPBACK}:{port}/healthz")
+
+    return Part(
+        name=GATE,
+        argv=(
+            *(str(weed), "s3", f"-filer={LOOPBACK}:{ports.filer}", f"-port={port}"),
+            *(f"-ip={LOOPBACK}", f"-ip.bind={LOOPBACK}", f"-port.grpc={port + GRPC_OFFSET}"),
+            *(f"-localSocket={layout.control}/store-gate.sock", "-iam=false"),
+            *("-port.iceberg=0", "-port.lance=0"),
+            # what is signed is the address that the client knows
+            *([f"-externalUrl={settings.store_url}"] if settings.store_url else []),
+        ),
+        cwd=layout.seaweedfs,
+        env={**env, "HOME": str(layout.control)},
+        needs=(NAME,),
+        is_ready=is_ready,
+        stop_seconds=3.0,
     )
 
 

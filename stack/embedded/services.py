@@ -42,6 +42,8 @@ def gateway_part(wiring: Wiring) -> Part:
     env = _python(network=True) | {
         "HOLDFAST_GATEWAY_CONTROL": str(layout.gateway_control),
         "HOLDFAST_GATEWAY_DIR": str(layout.gateway_sessions),
+        "HOLDFAST_GATEWAY_SECRET": wiring.credentials.gateway_secret.get_secret_value(),
+        **_given("HOLDFAST_GATEWAY_PORT", settings.gateway_port),
         "HOLDFAST_LOG_LEVEL": settings.log_level,
         **_given("ANTHROPIC_API_KEY", settings.anthropic_api_key),
         **_given("ANTHROPIC_BASE_URL", settings.anthropic_base_url),
@@ -71,7 +73,7 @@ def sidecar_part(wiring: Wiring) -> Part:
         name=SIDECAR,
         argv=_module("sidecar"),
         cwd=layout.data,
-        env=_python() | _sidecar_environment(wiring),
+        env=_python(network=True) | _sidecar_environment(wiring),
         uses=(seaweedfs.NAME, GATEWAY),
         # boxes and mounts outlive a sidecar by design, but not the stack
         first=stop_boxes(wiring) if wiring.after_crash else None,
@@ -132,9 +134,36 @@ def _sidecar_environment(wiring: Wiring) -> dict[str, str]:
         **_given("HOLDFAST_DOCKER_MEMORY", settings.docker_memory),
         **_given("HOLDFAST_DOCKER_CPUS", settings.docker_cpus),
         **_given("HOLDFAST_DOCKER_PIDS", settings.docker_pids),
+        **_cloud_environment(wiring),
         **_given("HOLDFAST_ANTHROPIC_MODEL", settings.anthropic_model),
         **_given("HOLDFAST_OPENAI_MODEL", settings.openai_model or _openai_default(settings)),
         **_shared(wiring),
+    }
+
+
+def _cloud_environment(wiring: Wiring) -> dict[str, str]:
+    """What the clouds' providers need; nothing of it reaches a sandbox."""
+    settings = wiring.settings
+    return {
+        "HOLDFAST_GATEWAY_SECRET": wiring.credentials.gateway_secret.get_secret_value(),
+        **_given("HOLDFAST_GATEWAY_URL", settings.gateway_url),
+        **_given("HOLDFAST_STORE_URL", settings.store_url),
+        **_given("HOLDFAST_CHECKPOINT_SECONDS", settings.checkpoint_seconds),
+        **_given("HOLDFAST_CLOUD_LIFETIME", settings.cloud_lifetime),
+        **_given("E2B_API_KEY", settings.e2b_api_key),
+        **_given("E2B_API_URL", settings.e2b_api_url),
+        **_given("E2B_SANDBOX_URL", settings.e2b_sandbox_url),
+        **_given("HOLDFAST_E2B_TEMPLATE", settings.e2b_template),
+        **_given("DAYTONA_API_KEY", settings.daytona_api_key),
+        **_given("DAYTONA_API_URL", settings.daytona_api_url),
+        **_given("DAYTONA_TARGET", settings.daytona_target),
+        **_given("HOLDFAST_DAYTONA_SNAPSHOT", settings.daytona_snapshot),
+        **_given("MODAL_TOKEN_ID", settings.modal_token_id),
+        **_given("MODAL_TOKEN_SECRET", settings.modal_token_secret),
+        **_given("MODAL_SERVER_URL", settings.modal_server_url),
+        **_given("HOLDFAST_MODAL_APP", settings.modal_app),
+        **_given("HOLDFAST_MODAL_IMAGE", settings.modal_image),
+        **_given("HOLDFAST_MODAL_RUNTIME", settings.modal_runtime),
     }
 
 
@@ -176,7 +205,7 @@ def _python(*, network: bool = False) -> dict[str, str]:
 
 def stop_boxes(wiring: Wiring) -> Hook:
     """A hook that ends every sandbox and mount of this data directory."""
-    env = _python() | _sidecar_environment(wiring)
+    env = _python(network=True) | _sidecar_environment(wiring)
 
     async def run() -> str:
         return await run_tool(

@@ -24,7 +24,10 @@ from stack.embedded.supervisor import Supervisor
 from stack.install.everything import find_everything
 from stack.settings import Settings, inherited_environment
 
-ALL_PARTS = (postgres.NAME, seaweedfs.NAME, services.GATEWAY, services.SIDECAR, services.API)
+ALL_PARTS = (
+    *(postgres.NAME, seaweedfs.NAME, seaweedfs.GATE),
+    *(services.GATEWAY, services.SIDECAR, services.API),
+)
 
 OnReady = Callable[[StackState], None]
 
@@ -71,6 +74,9 @@ def build_parts(wiring: Wiring, only: Collection[str] = ALL_PARTS) -> list[Part]
     """The parts in the order of their start."""
     layout, installed = wiring.layout, wiring.installed
     buckets = (wiring.settings.s3_bucket, seaweedfs.STATE_BUCKET)
+    gate = seaweedfs.store_gate_part(
+        layout, installed.weed, wiring.ports, wiring.settings, inherited_environment()
+    )
     parts = [
         postgres.postgres_part(layout, installed.postgres, inherited_environment()),
         seaweedfs.seaweedfs_part(
@@ -81,6 +87,7 @@ def build_parts(wiring: Wiring, only: Collection[str] = ALL_PARTS) -> list[Part]
             buckets,
             inherited_environment(),
         ),
+        *([gate] if gate is not None else []),
         services.gateway_part(wiring),
         services.sidecar_part(wiring),
         services.api_part(wiring),
