@@ -3,12 +3,16 @@
 Each cell runs one session through write, store, kill, read back, transcript and
 clean, against a stack that is up. What is compared was drawn at random inside the
 sandbox, so nothing but the workspace can have carried it.
+
+With `--cross`, a session also moves in its middle, from each provider to each other and from
+each harness to each other: then nothing is killed, and the files and the conversation follow.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import re
 import secrets
 import time
@@ -28,6 +32,7 @@ from contracts.bodies import Capabilities
 from contracts.events import (
     TURN_END_TYPES,
     Event,
+    Message,
     Receipt,
     SandboxReady,
     ToolResult,
@@ -59,6 +64,8 @@ READ_BACK = f"""\
 run: sha256sum {FILE}
 run: printf %s {{salt}} | cat {FILE} - | sha256sum
 run: readlink /proc/self/ns/pid"""
+# What is asked of whoever goes on with a session: only the conversation has the word.
+REMEMBER, RECALL = "remember {word}", "recall"
 # A cold opencode on a loaded machine needs most of a minute.
 TURN_SECONDS = 240
 CELL_SECONDS = 900
@@ -114,16 +121,22 @@ async def open_bucket(store: Store) -> AsyncIterator[Bucket]:
         yield Bucket(s3, store.bucket)
 
 
+@dataclass(frozen=True)
+class Place:
+    """Who works, and where."""
+
+    harness: str
+    provider: str
+
+
 class Trial:
     """One session on its way through the six steps."""
 
-    def __init__(
-        self, hf: Holdfast, bucket: Bucket, harness: str, provider: str, engine: Engine
-    ) -> None:
+    def __init__(self, hf: Holdfast, bucket: Bucket, place: Place, engine: Engine) -> None:
         self.hf = hf
         self.bucket = bucket
-        self.harness = harness
-        self.provider = provider
+        self.harness = place.harness
+        self.provider = place.provider
         self.wanted_engine = engine
         self.engine: str | None = None
         self.session_id: UUID | None = None
@@ -134,6 +147,10 @@ class Trial:
     def steps(self) -> Sequence[tuple[str, Callable[[UUID], Awaitable[None]]]]:
         made = (self.write, self.store, self.kill, self.read_back, self.transcript, self.clean)
         return list(zip(STEPS, made, strict=True))
+
+    @property
+    def place(self) -> Place:
+        return Place(self.harness, self.provider)
 
     async def begin(self) -> UUID:
         session = await self.hf.sessions.create(
@@ -228,7 +245,9 @@ class Trial:
         try:
             async with (
                 asyncio.timeout(TURN_SECONDS),
-                aclosing(self.hf.turns.run(sid, prompt)) as all_,
+                aclosing(
+                    self.hf.turns.run(sid, prompt, harness=self.harness, provider=self.provider)
+                ) as all_,
             ):
                 events = [event async for event in all_]
         except TimeoutError:
@@ -282,6 +301,51 @@ class Trial:
         return [pid for namespace in self.namespaces for pid in processes_in(namespace)]
 
 
+class Moving(Trial):
+    """A session whose second turn has another harness, or another provider."""
+
+    def __init__(
+        self, hf: Holdfast, bucket: Bucket, place: Place, then: Place, engine: Engine
+    ) -> None:
+        super().__init__(hf, bucket, place, engine)
+        self.then = then
+        self.word = secrets.token_hex(6)
+
+    async def write(self, sid: UUID) -> None:
+        await self._turn(sid, f"{REMEMBER.format(word=self.word)}\n{WRITE}")
+
+    async def kill(self, sid: UUID) -> None:
+        """Nobody: the sandbox lives on, for the next turn to use or to end."""
+        check(self._sandbox_id() in await self._alive(sid), "the sandbox is gone already")
+
+    async def read_back(self, sid: UUID) -> None:
+        first = self._sandbox_id()
+        moves = self.then.provider != self.provider
+        self.harness, self.provider = self.then.harness, self.then.provider
+        salt = secrets.token_hex(8)
+        await self._turn(sid, f"{READ_BACK.format(salt=salt)}\n{RECALL}")
+        salted = hashlib.sha256(self.content + salt.encode()).hexdigest()
+        check(salted in self._printed(), "the file was not read anew")
+        messages = [event for event in self.turns[-1] if isinstance(event, Message)]
+        said = "".join(message.text for message in messages if message.role == "assistant")
+        check(self.word in said, "who went on does not know what was said before")
+        if moves:
+            check(first not in await self._alive(sid), f"the first sandbox {first} lives on")
+        one, two = [await self._files(sid, events) for events in self.turns]
+        check(one == two, "the manifests of the two turns differ")
+
+    async def _files(self, sid: UUID, events: list[Event]) -> str:
+        """A hash of all that a turn's receipt covers; times are kept to the second."""
+        turn_id = events[0].turn_id
+        assert turn_id is not None
+        stored = await self.hf.turns.manifest(sid, turn_id)
+        entries = [
+            (e.path, e.kind, e.size, e.sha256, e.mode, (e.mtime_ns or 0) // 10**9, e.target)
+            for e in stored.manifest.entries
+        ]
+        return hashlib.sha256(repr(entries).encode()).hexdigest()
+
+
 async def until(holds: Callable[[], bool], otherwise: Callable[[], str]) -> None:
     deadline = time.monotonic() + GONE_SECONDS
     while not await asyncio.to_thread(holds):
@@ -289,13 +353,10 @@ async def until(holds: Callable[[], bool], otherwise: Callable[[], str]) -> None
         await asyncio.sleep(0.1)
 
 
-async def run_cell(
-    hf: Holdfast, bucket: Bucket, harness: str, provider: str, engine: Engine
-) -> Cell:
+async def run_cell(trial: Trial, names: Place) -> Cell:
     """One cell: a trial from its first step to the one that fails, or to the last."""
     from botocore.exceptions import BotoCoreError, ClientError
 
-    trial = Trial(hf, bucket, harness, provider, engine)
     took: dict[str, float] = {}
     reason, session_id, step = "", None, "create"
     try:
@@ -314,8 +375,8 @@ async def run_cell(
     finally:
         await asyncio.shield(trial.discard())
     return Cell(
-        harness=harness,
-        provider=provider,
+        harness=names.harness,
+        provider=names.provider,
         verdict="FAIL" if reason else "PASS",
         reason=reason,
         engine=trial.engine,
@@ -324,15 +385,15 @@ async def run_cell(
     )
 
 
-def skip_reason(known: Capabilities, harness: str, provider: str) -> str:
+def skip_reason(known: Capabilities, place: Place) -> str:
     """Why this stack cannot run the cell; empty when it can."""
-    row = next((each for each in known.providers if each.name == provider), None)
+    row = next((each for each in known.providers if each.name == place.provider), None)
     if row is None:
-        return f"the stack has no provider {provider}"
+        return f"the stack has no provider {place.provider}"
     if not row.available:
-        return row.reason or f"{provider} is not available"
-    if harness not in {each.name for each in known.harnesses}:
-        return f"the stack has no harness {harness}"
+        return row.reason or f"{place.provider} is not available"
+    if place.harness not in {each.name for each in known.harnesses}:
+        return f"the stack has no harness {place.harness}"
     return ""
 
 
@@ -345,8 +406,10 @@ async def run_matrix(
     require: Sequence[str] = (),
     engine: Engine = "auto",
     jobs: int = 1,
+    cross: bool = False,
 ) -> list[Cell]:
-    """Every cell of harnesses x providers, all that the stack knows when left out.
+    """Every cell of harnesses x providers, all that the stack knows when left out; with `cross`,
+    also each move from one of them to another.
 
     Raises: InvalidInput when a required name is in no cell; what the api raises.
     """
@@ -357,22 +420,47 @@ async def run_matrix(
         raise errors.InvalidInput(f"--require names what is in no cell: {sorted(absent)}")
     at_once = asyncio.Semaphore(jobs)
 
-    async def cell(bucket: Bucket, harness: str, provider: str) -> Cell:
-        reason = skip_reason(known, harness, provider)
+    async def cell(bucket: Bucket, place: Place, then: Place | None) -> Cell:
+        names = place if then is None else _arrow(place, then)
+        both = [place] if then is None else [place, then]
+        reason = next((why for each in both if (why := skip_reason(known, each))), "")
         if reason:
-            required = harness in require or provider in require
+            required = any(each.harness in require or each.provider in require for each in both)
             verdict: Literal["FAIL", "SKIP"] = "FAIL" if required else "SKIP"
-            return Cell(harness=harness, provider=provider, verdict=verdict, reason=reason)
+            told = {"harness": names.harness, "provider": names.provider}
+            return Cell(**told, verdict=verdict, reason=reason)
         async with at_once:
-            return await run_cell(hf, bucket, harness, provider, engine)
+            trial = Trial(hf, bucket, place, engine)
+            if then is not None:
+                trial = Moving(hf, bucket, place, then, engine)
+            return await run_cell(trial, names)
 
+    places = [Place(harness, provider) for provider in providers for harness in harnesses]
+    wanted: list[tuple[Place, Place | None]] = [(place, None) for place in places]
+    if cross:
+        wanted += moves(harnesses, providers)
     async with open_bucket(store) as bucket, asyncio.TaskGroup() as tasks:
-        running = [
-            tasks.create_task(cell(bucket, harness, provider))
-            for provider in providers
-            for harness in harnesses
-        ]
+        running = [tasks.create_task(cell(bucket, *each)) for each in wanted]
     return [task.result() for task in running]
+
+
+def moves(harnesses: Sequence[str], providers: Sequence[str]) -> list[tuple[Place, Place | None]]:
+    """Each provider to each other with one harness, each harness to each other on one provider."""
+    found: list[tuple[Place, Place | None]] = []
+    for one, other in itertools.permutations(providers, 2):
+        found.append((Place(harnesses[-1], one), Place(harnesses[-1], other)))
+    for one, other in itertools.permutations(harnesses, 2):
+        found.append((Place(one, providers[0]), Place(other, providers[0])))
+    return found
+
+
+def _arrow(place: Place, then: Place) -> Place:
+    """A move, as it is called in the table."""
+
+    def name(one: str, other: str) -> str:
+        return one if one == other else f"{one} > {other}"
+
+    return Place(name(place.harness, then.harness), name(place.provider, then.provider))
 
 
 def names(listed: str) -> list[str]:
@@ -386,6 +474,9 @@ async def matrix(
     engine: Annotated[Engine, typer.Option("--engine", help="What receipts must name.")] = "auto",
     require: Annotated[str, typer.Option("--require", help="Names whose SKIP is a FAIL.")] = "",
     jobs: Annotated[int, typer.Option("--jobs", min=1, max=64, help="Cells at a time.")] = 1,
+    cross: Annotated[
+        bool, typer.Option("--cross", help="Also move sessions between them in their middle.")
+    ] = False,
     junit_file: Annotated[Path | None, typer.Option("--junit", help="Also as JUnit XML.")] = None,
     url: Annotated[str | None, typer.Option("--url", help="A stack elsewhere.")] = None,
     token_file: Annotated[Path | None, typer.Option("--token-file", help="Its token.")] = None,
@@ -403,6 +494,7 @@ async def matrix(
             require=names(require),
             engine=engine,
             jobs=jobs,
+            cross=cross,
         )
     report = Report.of(cells)
     if junit_file is not None:

@@ -70,6 +70,9 @@ def _away(settings: Settings, provider: Provider, parts: Parts) -> Durable:
     if settings.workspace == "checkpoint":
         why = "HOLDFAST_WORKSPACE=checkpoint"
         return with_checkpoint(provider, parts, settings.checkpoint_seconds, why)
+    if provider.capabilities.mount != "in_box":
+        why = f"nothing can be mounted inside a sandbox of {provider.name}"
+        return with_checkpoint(provider, parts, settings.checkpoint_seconds, why)
     if not settings.store_url:
         why = "the store has no address that a cloud could reach (HOLDFAST_STORE_URL)"
         return with_checkpoint(provider, parts, settings.checkpoint_seconds, why)

@@ -148,7 +148,7 @@ async def test_what_is_required_may_not_be_skipped(
     ],
 )
 def test_a_cell_that_cannot_run_says_why(harness: str, provider: str, reason: str) -> None:
-    assert matrix_test.skip_reason(KNOWN, harness, provider) == reason
+    assert matrix_test.skip_reason(KNOWN, matrix_test.Place(harness, provider)) == reason
 
 
 def _matrix(api: FakeApi, store: Store, tmp_path: Path, *args: str) -> tuple[int, str]:
