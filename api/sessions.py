@@ -10,8 +10,9 @@ from uuid_utils.compat import uuid7
 from api import cursors
 from api.carrier import Carrier
 from api.choices import Chosen, choose, storable
-from api.db import notify, sandboxes, sessions, turns
+from api.db import notify, sandboxes, search, sessions, turns
 from api.db.pool import Database
+from api.db.sessions import Wanted
 from api.settings import Settings
 from api.sidecar import Sidecar
 from api.store import Stores
@@ -19,6 +20,7 @@ from api.turns import Turns, session_not_found
 from contracts.bodies import (
     Killed,
     Session,
+    SessionContents,
     SessionCreate,
     SessionDeleted,
     SessionPage,
@@ -73,7 +75,7 @@ class Sessions:
             raise session_not_found(session_id)
         return session
 
-    async def page(self, *, limit: int, cursor: str | None, archived: bool) -> SessionPage:
+    async def page(self, wanted: Wanted, *, limit: int, cursor: str | None) -> SessionPage:
         """Raises: InvalidInput for a foreign cursor."""
         before = None
         if cursor is not None:
@@ -85,13 +87,39 @@ class Sessions:
             if before[0].tzinfo is None:
                 raise cursors.refused()
         async with self._database.connection() as conn:
-            found = await sessions.page(conn, archived=archived, before=before, limit=limit + 1)
-        more = len(found) > limit
-        found = found[:limit]
+            found = await sessions.page(conn, wanted, before=before, limit=limit + 1)
+            more = len(found) > limit
+            found = found[:limit]
+            if wanted.sought.queries:
+                hits = await search.matches(conn, [each.id for each in found], wanted.sought)
+                found = [each.model_copy(update={"match": hits.get(each.id)}) for each in found]
         next_cursor = (
             cursors.encode(found[-1].updated_at.isoformat(), str(found[-1].id)) if more else None
         )
         return SessionPage(sessions=found, next_cursor=next_cursor)
+
+    async def contents(self, session_id: UUID) -> SessionContents:
+        """What a delete would remove, counted now.
+
+        Raises: SessionNotFound, SidecarUnavailable, StoreUnavailable.
+        """
+        session = await self.get(session_id)
+        async with self._database.connection() as conn:
+            rows = await sessions.count(conn, session_id)
+        files = await self._stores.sessions.measure(str(session_id))
+        state = await self._stores.state.measure(str(session_id))
+        boxes = (await self._sidecar.sandboxes()).sandboxes
+        return SessionContents(
+            session_id=session_id,
+            turns=rows.turns,
+            events=rows.events,
+            files=files.objects,
+            bytes=files.bytes,
+            state_objects=state.objects,
+            sandboxes=sum(box.session_id == session_id and box.state != "gone" for box in boxes),
+            running_turn=session.running_turn,
+            queued=session.queued,
+        )
 
     async def patch(self, session_id: UUID, body: SessionPatch) -> Session:
         """Raises: SessionNotFound, InvalidInput."""

@@ -62,6 +62,12 @@ class OpenFile:
     chunks: AsyncIterator[bytes]
 
 
+@dataclass(frozen=True)
+class Measured:
+    objects: int
+    bytes: int
+
+
 class Store:
     def __init__(self, client: S3Client, bucket: str) -> None:
         self._client = client
@@ -155,6 +161,22 @@ class Store:
                     content_range=answer.get("ContentRange") or None,
                     chunks=body.iter_chunks(CHUNK_BYTES),
                 )
+
+    async def measure(self, directory: str) -> Measured:
+        """How many objects are under `directory/`, and how big they are together.
+
+        Raises: StoreUnavailable.
+        """
+        objects = size = 0
+        with mapped():
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=directory.rstrip("/") + "/"
+            )
+            async for page in pages:
+                for item in page.get("Contents", []):
+                    objects += not item["Key"].endswith("/")
+                    size += item["Size"]
+        return Measured(objects, size)
 
     async def delete_tree(self, directory: str) -> int:
         """Delete every object under `directory/` and no other; says how many there were.

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from contracts.events import Text
 
 Permissions = Literal["ask", "auto"]
+SessionState = Literal["running", "waiting", "idle", "not_durable"]
 TurnState = Literal["queued", "running", "completed", "failed", "cancelled", "interrupted"]
 
 MAX_PROMPT_CHARS = 1_000_000
@@ -47,7 +48,28 @@ class SessionPatch(Asked):
     archived: bool | None = None
 
 
+class LastTurn(Body):
+    """How the newest turn stands; `durable` is None while it runs."""
+
+    id: UUID
+    state: TurnState
+    harness: str
+    provider: str
+    ended_at: datetime | None
+    durable: bool | None
+    error: dict[str, Any] | None
+
+
+class Match(Body):
+    """Where a search found a session's transcript: an event, and the text around the hit."""
+
+    seq: int
+    text: Text
+
+
 class Session(Body):
+    """`last_seq` is also the number of events. `files` and `bytes` are of the last receipt."""
+
     id: UUID
     title: str
     harness: str
@@ -62,11 +84,32 @@ class Session(Body):
     running_turn: UUID | None
     queued: int = 0  # turns that wait for the running one
     durable: bool | None = None  # whether the last turn that ended has a receipt; None: none did
+    # waiting: for the answer to a permission; not_durable: the last turn that ended has no receipt
+    state: SessionState = "idle"
+    waiting: int = 0  # permissions that nobody has answered
+    files: int | None = None
+    bytes: int | None = None
+    last_turn: LastTurn | None = None
+    match: Match | None = None  # of a search
 
 
 class SessionPage(Body):
     sessions: list[Session]
     next_cursor: str | None = None
+
+
+class SessionContents(Body):
+    """What a delete would remove."""
+
+    session_id: UUID
+    turns: int
+    events: int
+    files: int
+    bytes: int
+    state_objects: int  # manifests and the harnesses' own state
+    sandboxes: int
+    running_turn: UUID | None
+    queued: int
 
 
 class SessionDeleted(Body):
