@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 from fastapi import FastAPI
 from starlette.middleware import Middleware
@@ -18,8 +19,9 @@ from api.db.pool import Database, open_database
 from api.errors import StrictJSONResponse
 from api.ledger import Ledger
 from api.middleware import BodyLimit, Surround
+from api.permissions import Permissions
 from api.pump import Limits
-from api.routes import events, files, invoke, page, sessions, system, turns
+from api.routes import events, files, invoke, page, permissions, sessions, system, turns
 from api.services import Services
 from api.sessions import Sessions
 from api.settings import Settings
@@ -56,6 +58,7 @@ async def open_services(settings: Settings, limits: Limits) -> AsyncIterator[Ser
                 ledger=ledger,
                 turns=turns,
                 sessions=Sessions(database, stores, sidecar, turns, carrier, settings),
+                permissions=Permissions(database, settings.permission_seconds),
             )
 
 
@@ -75,7 +78,9 @@ def create_app(settings: Settings, limits: Limits | None = None) -> FastAPI:
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with open_services(settings, limits or Limits()) as services:
+        lasts = settings.permission_seconds
+        bounds = replace(limits or Limits(), permission_seconds=lasts)
+        async with open_services(settings, bounds) as services:
             app.state.services = services
             yield
 
@@ -96,7 +101,7 @@ def create_app(settings: Settings, limits: Limits | None = None) -> FastAPI:
         ],
     )
     errors.install(app)
-    for module in (sessions, turns, events, files, invoke, system, page):
+    for module in (sessions, turns, permissions, events, files, invoke, system, page):
         app.include_router(module.router)
     app.mount("/static", page.static)
     return app

@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 from api.db.notify import Listener
 from api.db.pool import Database
 from api.ledger import Ledger
+from api.permissions import Permissions
 from api.sessions import Sessions
 from api.sidecar import Sidecar
 from api.store import Stores
@@ -25,6 +26,7 @@ class Services:
     ledger: Ledger
     turns: Turns
     sessions: Sessions
+    permissions: Permissions
 
 
 def of(request: Request) -> Services:

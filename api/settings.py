@@ -25,4 +25,5 @@ class Settings(BaseSettings):
     s3_state_bucket: str = "state"
     default_harness: str = "claude"
     default_provider: str = "local"
+    permission_seconds: float = Field(3600.0, gt=0)
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -19,12 +19,14 @@ from contracts.bodies import (
     FilePage,
     Health,
     Killed,
+    PermissionAnswer,
     Released,
     RunBody,
     RunRequest,
     SandboxList,
 )
 from contracts.errors import HoldfastError, SidecarUnavailable, StreamGap, from_body
+from contracts.events import dumps
 
 if TYPE_CHECKING:
     from api.settings import Settings
@@ -115,6 +117,14 @@ class Sidecar:
     async def cancel(self, turn_id: UUID) -> RunBody:
         """Raises: RunNotFound."""
         return await self._call("POST", f"/runs/{turn_id}/cancel", RunBody)
+
+    async def answer(self, turn_id: UUID, permission_id: str, answer: PermissionAnswer) -> RunBody:
+        """Hand on the answer to what a harness asked; may be repeated.
+
+        Raises: RunNotFound, NotAskedYet.
+        """
+        path = f"/runs/{turn_id}/permissions/{quote(permission_id, safe='')}"
+        return await self._call("POST", path, RunBody, content=dumps(answer.model_dump()))
 
     async def sandboxes(self) -> SandboxList:
         return await self._call("GET", "/sandboxes", SandboxList)

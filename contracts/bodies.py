@@ -189,6 +189,40 @@ class Turn(Body):
     not_durable: NotDurableBody | None = None
 
 
+class PermissionOption(Body):
+    option_id: Text
+    name: Text = ""
+    kind: str = ""
+
+
+class Permission(Body):
+    """What a harness asked for, at the event `seq`. `closed`: the turn ended before an answer."""
+
+    permission_id: str
+    session_id: UUID
+    turn_id: UUID
+    seq: int
+    state: Literal["pending", "answered", "closed"]
+    tool_call_id: Text | None
+    title: Text
+    kind: str
+    input: Any
+    options: list[PermissionOption]
+    asked_at: datetime
+    expires_at: datetime | None  # when it will be rejected, while nobody answers
+    option_id: Text | None
+    answered_by: str | None
+    answered_at: datetime | None
+
+
+class PermissionList(Body):
+    permissions: list[Permission]
+
+
+class PermissionChoice(Asked):
+    option_id: Text
+
+
 class TurnPage(Body):
     turns: list[Turn]
     next_cursor: str | None = None
@@ -319,6 +353,14 @@ class RunRequest(Asked):
     permissions: Permissions = "auto"
     past: list[PastTurn] = []  # the session's last turns, oldest first
     turns_before: int = 0  # how many there were in all
+
+
+class PermissionAnswer(Asked):
+    """An answer on its way to the harness; without an option the request is withdrawn."""
+
+    option_id: Text | None = None
+    by: str
+    reason: Text = ""
 
 
 class RunBody(Body):

@@ -15,6 +15,7 @@ from contracts.bodies import (
     HarnessBody,
     Health,
     Killed,
+    PermissionAnswer,
     ProviderBody,
     Released,
     RunBody,
@@ -54,7 +55,7 @@ async def capabilities(request: Request, runs: RunsHere) -> Capabilities:
     troubles = await runs.sandboxes.troubles()
     return Capabilities(
         harnesses=[
-            HarnessBody(name=h.name, title=h.title, can_ask=False, efforts=list(h.efforts))
+            HarnessBody(name=h.name, title=h.title, can_ask=h.can_ask, efforts=list(h.efforts))
             for h in HARNESSES.values()
         ],
         providers=[
@@ -94,6 +95,13 @@ async def follow_run(
 @router.post("/runs/{turn_id}/cancel", status_code=202)
 async def cancel_run(turn_id: UUID, runs: RunsHere) -> RunBody:
     return runs.cancel(turn_id)
+
+
+@router.post("/runs/{turn_id}/permissions/{permission_id}")
+async def answer_permission(
+    turn_id: UUID, permission_id: str, body: PermissionAnswer, runs: RunsHere
+) -> RunBody:
+    return await runs.answer(turn_id, permission_id, body)
 
 
 @router.get("/sandboxes")

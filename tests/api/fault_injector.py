@@ -27,6 +27,7 @@ from contracts.bodies import (
     FilePage,
     HarnessBody,
     Killed,
+    PermissionAnswer,
     ProviderBody,
     Released,
     RunBody,
@@ -57,7 +58,7 @@ CAPABILITIES = Capabilities(
 Fault = Callable[[list[bytes]], list[bytes | None]]
 
 
-def event_line(n: int, kind: str, **fields: Any) -> bytes:
+def event_line(n: int, kind: str, /, **fields: Any) -> bytes:
     return dumps({"n": n, "event": {"type": kind, **fields}}) + b"\n"
 
 
@@ -89,6 +90,9 @@ class FaultyRun:
     # lines that went out to the last connection, counted from the run's first one
     sent: int = 0
     cancels: int = 0
+    # answers that came, and the errors to meet the next of them with
+    answers: list[tuple[str, PermissionAnswer]] = field(default_factory=list)
+    answer_errors: list[HoldfastError] = field(default_factory=list)
     deaf: bool = False
 
     @property
@@ -97,7 +101,7 @@ class FaultyRun:
             TURN_END_TYPES
         )
 
-    def say(self, kind: str, **fields: Any) -> None:
+    def say(self, kind: str, /, **fields: Any) -> None:
         self.journal.append(event_line(len(self.journal) + 1, kind, **fields))
 
     def body(self) -> RunBody:
@@ -157,6 +161,9 @@ class FaultInjector:
             Route("/runs/{turn_id:uuid}", self._run),
             Route("/runs/{turn_id:uuid}/events", self._events),
             Route("/runs/{turn_id:uuid}/cancel", self._cancel, methods=["POST"]),
+            Route(
+                "/runs/{turn_id:uuid}/permissions/{pid}", self._answer_permission, methods=["POST"]
+            ),
             Route("/sandboxes", self._sandboxes),
             Route("/sandboxes/{provider}/{box}", self._destroy, methods=["DELETE"]),
             Route("/sessions/{sid:uuid}/kill", self._kill, methods=["POST"]),
@@ -209,6 +216,16 @@ class FaultInjector:
         if not run.ended and not run.deaf:
             run.say("turn.cancelled", reason="asked to")
         return _json(run.body(), 202)
+
+    async def _answer_permission(self, request: Request) -> Response:
+        run = self._found(request)
+        answer = PermissionAnswer.model_validate_json(await request.body())
+        if run.answer_errors:
+            raise run.answer_errors.pop(0)
+        pid = request.path_params["pid"]
+        run.answers.append((pid, answer))
+        run.say("permission.answered", permission_id=pid, **answer.model_dump())
+        return _json(run.body())
 
     async def _sandboxes(self, _request: Request) -> Response:
         boxes = [

@@ -7,7 +7,6 @@ CREATE TABLE permissions (
     -- closed: the turn ended before anybody answered
     state         text NOT NULL CHECK (state IN ('pending', 'answered', 'closed')),
     asked_at      timestamptz NOT NULL DEFAULT now(),
-    expires_at    timestamptz,
     -- a JSON string: the harness chooses it, and `text` cannot hold U+0000
     option_id     json,
     answered_by   text,
