@@ -24,7 +24,10 @@ DRAIN_SECONDS = 10.0
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+        "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self';"
+        " frame-ancestors 'none'; frame-src blob:;"  # a PDF, made a blob of that type alone
+        # no text can become markup: even a mistake in the page would be an error, not a script
+        " require-trusted-types-for 'script'; trusted-types 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",

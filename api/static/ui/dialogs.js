@@ -13,6 +13,8 @@ export function Dialogs() {
   if (kind === "delete") return html`<${Delete} session=${state.dialog.session} />`;
   if (kind === "sandboxes") return html`<${Sandboxes} />`;
   if (kind === "help") return html`<${Help} />`;
+  if (kind === "ask") return html`<${Ask} ...${state.dialog} />`;
+  if (kind === "confirm") return html`<${Confirm} ...${state.dialog} />`;
   return null;
 }
 
@@ -127,3 +129,27 @@ const Help = () => html`<${Dialog} title="Keyboard and help">
     <li><span class="dot warn"></span> Amber: a turn runs, or waits for you; what it has done is not proven yet.</li>
     <li><span class="dot bad"></span> Red: not durable, or failed. The line says what and why.</li></ul>
 <//>`;
+
+/** One line of text, asked for. */
+function Ask({ title, label, value, act }) {
+  const [text, setText] = useState(value);
+  const submit = (event) => {
+    event.preventDefault();
+    attempt(async () => {
+      await act(text.trim());
+      close();
+    });
+  };
+  return html`<${Dialog} title=${title}><form class="form" onSubmit=${submit}>
+    <label>${label}<input value=${text} onInput=${(e) => setText(e.target.value)} autofocus /></label>
+    <footer><button type="button" onClick=${close}>Cancel</button><button class="primary" disabled=${!text.trim() || text === value}>OK</button></footer></form><//>`;
+}
+
+function Confirm({ title, text, label, act }) {
+  const yes = () => attempt(async () => {
+    await act();
+    close();
+  });
+  return html`<${Dialog} title=${shown(title)}><p>${text}</p>
+    <footer><button type="button" onClick=${close}>Cancel</button><button type="button" class="danger" onClick=${yes}>${label}</button></footer><//>`;
+}

@@ -1,0 +1,84 @@
+// The tree of a session's files: folders loaded when they are opened, page by page.
+
+import { get, query } from "./api.js";
+
+const PAGE = 1000;
+
+export class Tree {
+  /** @param {string} sid @param {boolean} live @param {() => void} changed */
+  constructor(sid, live, changed) {
+    this.sid = sid;
+    this.live = live;
+    this.changed = changed;
+    /** @type {Map<string, {entries: any[], cursor: string|null, state: string, error: any, removed: string[]}>} */
+    this.folders = new Map();
+    this.open = new Set([""]);
+    this.load("");
+  }
+
+  async load(path, more = false) {
+    const before = this.folders.get(path);
+    if (before?.state === "loading") return;
+    const folder = before ?? { entries: [], cursor: null, error: null, removed: [] };
+    this.folders.set(path, folder);
+    folder.state = "loading";
+    this.changed();
+    try {
+      const asked = { path, limit: PAGE, cursor: more ? folder.cursor : null };
+      const page = await get(`/sessions/${this.sid}/${this.live ? "live" : "files"}${query(asked)}`);
+      folder.entries = more ? folder.entries.concat(page.entries) : page.entries;
+      folder.removed = [...(more ? folder.removed : []), ...(page.removed ?? [])];
+      folder.cursor = page.next_cursor;
+      folder.state = "ready";
+      folder.error = null;
+    } catch (error) {
+      folder.state = "failed";
+      folder.error = error;
+      if (error.status === 404 && path) this.open.delete(path);
+    }
+    this.changed();
+  }
+
+  toggle(path) {
+    if (this.open.delete(path)) return this.changed();
+    this.open.add(path);
+    return this.load(path);
+  }
+
+  /** Read again what is open; pages beyond the first come back when they are scrolled to. */
+  async refresh() {
+    await Promise.all([...this.open].map((path) => this.load(path)));
+  }
+
+  /** What is in sight of the tree, as rows. */
+  rows() {
+    const out = [];
+    const walk = (path, depth) => {
+      const folder = this.folders.get(path);
+      if (!folder) return;
+      for (const entry of sorted(folder.entries)) {
+        out.push({ kind: "entry", key: entry.path, depth, entry });
+        if (entry.kind === "directory" && this.open.has(entry.path)) walk(entry.path, depth + 1);
+      }
+      for (const gone of folder.removed) out.push({ kind: "removed", key: `-${gone}`, depth, path: gone });
+      if (folder.error) out.push({ kind: "failed", key: `!${path}`, depth, path, error: folder.error });
+      else if (folder.cursor) out.push({ kind: "more", key: `+${path}`, depth, path });
+      else if (folder.state === "loading" && !folder.entries.length) out.push({ kind: "loading", key: `…${path}`, depth });
+      else if (!folder.entries.length && !folder.removed.length && path) out.push({ kind: "empty", key: `0${path}`, depth });
+    };
+    walk("", 0);
+    return out;
+  }
+}
+
+const order = new WeakMap();
+
+/** Folders first. Kept, because a folder may have very many names. */
+function sorted(entries) {
+  let made = order.get(entries);
+  if (!made) {
+    made = entries.toSorted((a, b) => (b.kind === "directory") - (a.kind === "directory") || (a.name < b.name ? -1 : 1));
+    order.set(entries, made);
+  }
+  return made;
+}
