@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from pydantic import ValidationError
@@ -22,10 +22,12 @@ from contracts.bodies import (
     Manifest,
     Permissions,
     Session,
+    SessionContents,
     SessionCreate,
     SessionDeleted,
     SessionPage,
     SessionPatch,
+    SessionState,
     Turn,
     TurnCreate,
     TurnPage,
@@ -76,15 +78,27 @@ class Sessions:
         )
         return await self._wire.call("POST", "/sessions", Session, body=body)
 
-    async def list(self, *, archived: bool = False) -> AsyncGenerator[Session, None]:
-        """Every session that is, or is not, archived, the last used first; all pages of them."""
+    async def list(
+        self,
+        *,
+        archived: bool | Literal["any"] = False,
+        state: SessionState | None = None,
+        harness: str | None = None,
+        provider: str | None = None,
+        q: str | None = None,
+    ) -> AsyncGenerator[Session, None]:
+        """Every session that is, or is not, archived, the last used first; all pages of them.
+
+        `q` are words, each of which is in the title or in the text of the transcript.
+        """
         cursor: str | None = None
+        wanted = {"state": state, "harness": harness, "provider": provider, "q": q}
         while True:
             page = await self._wire.call(
                 "GET",
                 "/sessions",
                 SessionPage,
-                params={"limit": PAGE, "cursor": cursor, "archived": archived},
+                params={"limit": PAGE, "cursor": cursor, "archived": archived, **wanted},
             )
             for session in page.sessions:
                 yield session
@@ -95,6 +109,14 @@ class Sessions:
     async def get(self, session_id: Id) -> Session:
         """Raises: SessionNotFound."""
         return await self._wire.call("GET", session_path(session_id), Session)
+
+    async def contents(self, session_id: Id) -> SessionContents:
+        """What `delete` would remove.
+
+        Raises: SessionNotFound, Unavailable.
+        """
+        path = f"{session_path(session_id)}/contents"
+        return await self._wire.call("GET", path, SessionContents, limits=SLOW_TIMEOUT)
 
     async def rename(self, session_id: Id, title: str) -> Session:
         """Raises: SessionNotFound, InvalidInput."""
