@@ -57,7 +57,7 @@ export function safety(session, running) {
   if (!session) return { tone: "", word: "", text: "" };
   const files = session.files != null ? `${count(session.files, "file")} in the store` : "";
   if (running || session.running_turn) {
-    return { tone: "warn", word: "Running", text: files ? `until its receipt; ${files} before it` : "safe when its receipt is there" };
+    return { tone: "warn", word: "Not yet safe", text: files ? `a turn runs; ${files} before it` : "a turn runs" };
   }
   if (session.durable === true) return { tone: "good", word: "Safe", text: files || "proven by a receipt" };
   if (session.durable === false) return { tone: "bad", word: "Not durable", text: "the last turn has no receipt" };
