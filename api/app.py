@@ -16,6 +16,7 @@ from api.carrier import Carrier
 from api.db.migrate import migrate
 from api.db.notify import Listener
 from api.db.pool import Database, open_database
+from api.edits import Edits
 from api.errors import StrictJSONResponse
 from api.ledger import Ledger
 from api.middleware import BodyLimit, Surround
@@ -58,6 +59,7 @@ async def open_services(settings: Settings, limits: Limits) -> AsyncIterator[Ser
                 ledger=ledger,
                 turns=turns,
                 sessions=Sessions(database, stores, sidecar, turns, carrier, settings),
+                edits=Edits(stores, sidecar, settings.upload_bytes),
                 permissions=Permissions(database, settings.permission_seconds),
             )
 
@@ -97,7 +99,7 @@ def create_app(settings: Settings, limits: Limits | None = None) -> FastAPI:
         middleware=[
             Middleware(Surround),
             Middleware(Gate, token=settings.api_token),
-            Middleware(BodyLimit),
+            Middleware(BodyLimit, uploads=settings.upload_bytes),
         ],
     )
     errors.install(app)

@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 
 from api.db.notify import Listener
 from api.db.pool import Database
+from api.edits import Edits
 from api.ledger import Ledger
 from api.permissions import Permissions
 from api.sessions import Sessions
@@ -27,6 +28,7 @@ class Services:
     turns: Turns
     sessions: Sessions
     permissions: Permissions
+    edits: Edits
 
 
 def of(request: Request) -> Services:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 from uuid import UUID
@@ -15,8 +15,11 @@ from pydantic import BaseModel, ValidationError
 
 from contracts.bodies import (
     Capabilities,
+    Changed,
     Destroyed,
+    Edited,
     FilePage,
+    FilesDeleted,
     Health,
     Killed,
     PermissionAnswer,
@@ -156,6 +159,46 @@ class Sidecar:
         ) as response:
             yield response
 
+    async def put_file(
+        self, session_id: UUID, path: str, content: AsyncIterator[bytes], *, replace: bool
+    ) -> Changed:
+        """Through the mount.
+
+        Raises: SandboxNotFound when there is none, FileExists, InvalidPath.
+        """
+        params = {"path": path, "replace": replace}
+        route = f"/sessions/{session_id}/mount/file"
+        return await self._call("PUT", route, Changed, content=content, params=params, limits=SLOW)
+
+    async def make_folder(self, session_id: UUID, path: str) -> Changed:
+        """As `put_file`."""
+        content = dumps({"path": path})
+        route = f"/sessions/{session_id}/mount/folder"
+        return await self._call("POST", route, Changed, content=content)
+
+    async def move(self, session_id: UUID, source: str, target: str) -> Changed:
+        """As `put_file`, and FileNotFound."""
+        content = dumps({"source": source, "target": target})
+        route = f"/sessions/{session_id}/mount/move"
+        return await self._call("POST", route, Changed, content=content, limits=SLOW)
+
+    async def delete_file(self, session_id: UUID, path: str) -> FilesDeleted:
+        """As `put_file`, and FileNotFound."""
+        route = f"/sessions/{session_id}/mount/file"
+        return await self._call(
+            "DELETE", route, FilesDeleted, params={"path": path}, limits=httpx.Timeout(660.0)
+        )
+
+    @contextlib.asynccontextmanager
+    async def hold(self, session_id: UUID, edits: Sequence[Edited]) -> AsyncIterator[None]:
+        """Nothing mounts the workspace for the time of the block.
+
+        Raises: WorkspaceMounted, WorkspaceBusy.
+        """
+        content = dumps({"edits": [edit.model_dump() for edit in edits]})
+        async with self._open("POST", f"/sessions/{session_id}/hold", content=content, limits=SLOW):
+            yield
+
     async def lines(self, turn_id: UUID, after: int) -> AsyncGenerator[bytes, None]:
         """The run's stream from line `after` on, complete lines only, until it closes.
 
@@ -184,7 +227,7 @@ class Sidecar:
         path: str,
         answer: type[B],
         *,
-        content: bytes | None = None,
+        content: bytes | AsyncIterator[bytes] | None = None,
         params: Mapping[str, Any] | None = None,
         limits: httpx.Timeout = TIMEOUT,
     ) -> B:
@@ -203,11 +246,11 @@ class Sidecar:
         method: str,
         path: str,
         *,
-        content: bytes | None = None,
+        content: bytes | AsyncIterator[bytes] | None = None,
         params: Mapping[str, Any] | None = None,
         limits: httpx.Timeout = TIMEOUT,
     ) -> AsyncIterator[httpx.Response]:
-        headers = {"Content-Type": "application/json"} if content is not None else {}
+        headers = {"Content-Type": "application/json"} if isinstance(content, bytes) else {}
         with mapped():
             async with self._http.stream(
                 method, path, content=content, params=params, headers=headers, timeout=limits

@@ -236,12 +236,72 @@ class FileEntry(Body):
     kind: Literal["file", "directory", "symlink"]
     size: int | None = None
     modified_at: datetime | None = None
+    durable: bool | None = None  # of the live view: whether it is as the last receipt has it
 
 
 class FilePage(Body):
     path: str
     entries: list[FileEntry]
     next_cursor: str | None = None
+    removed: list[str] = []  # of the live view: what the last receipt has here and is gone
+
+
+Via = Literal["mount", "store"]
+
+
+class Changed(FileEntry):
+    """What a user has put into the workspace; `via` the sandbox's mount, or the store."""
+
+    via: Via
+
+
+class FilesDeleted(Body):
+    path: str
+    files: int
+    directories: int
+    via: Via
+
+
+class FolderCreate(Asked):
+    path: str
+
+
+class Move(Asked):
+    source: str
+    target: str
+
+
+class Edited(Asked):
+    """What a change of objects does to the paths of the last manifest: one is moved, or gone."""
+
+    source: str
+    target: str | None = None
+
+
+class Hold(Asked):
+    """Keep the workspace from being mounted while the api changes its objects."""
+
+    edits: list[Edited] = []
+
+
+class Change(Body):
+    """How a turn left a path; a size is None for what is no file."""
+
+    path: str
+    kind: Literal["file", "directory", "symlink", "special"]
+    size: int | None = None
+    size_before: int | None = None
+
+
+class Changes(Body):
+    """What a turn left otherwise than the last receipt before it, that of turn `since`."""
+
+    turn_id: UUID
+    since: UUID | None
+    added: list[Change]
+    changed: list[Change]
+    removed: list[Change]
+    cut: bool = False  # there are more than are listed
 
 
 class SandboxBody(Body):

@@ -22,6 +22,7 @@ HoldfastError
 │   ├── NoTurnRunning
 │   ├── AlreadyAnswered         carries who answered, and what
 │   ├── FileExists
+│   ├── WorkspaceMounted        change it through its mount, not behind its back
 │   └── StaleEpoch              somebody else holds the session's lease by now
 ├── TooLarge (413)
 ├── RangeNotSatisfiable (416)
@@ -162,6 +163,10 @@ class NoTurnRunning(Conflict):
 
 class AlreadyAnswered(Conflict):
     code = "already_answered"
+
+
+class WorkspaceMounted(Conflict):
+    code = "workspace_mounted"
 
 
 class FileExists(Conflict):

@@ -89,6 +89,7 @@ def create_app(settings: Settings) -> FastAPI:
             states = States(store.in_bucket(settings.s3_state_bucket))
             async with Runs.open(settings.data_dir, sandboxes, states, models) as runs:
                 app.state.runs = runs
+                app.state.manifests = manifests
                 yield
 
     async def authenticate(request: Request) -> None:

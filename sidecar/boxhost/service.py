@@ -196,6 +196,10 @@ class MountCalls:
         files = await self._files(asked)
         return await files.mend(asked.op, bound=asked.bound, **asked.arguments), b""
 
+    async def edit(self, asked: wire.Edit, _: bytes) -> Answer:
+        files = await self._files(asked)
+        return await files.edit(asked.op, bound=asked.bound, **asked.arguments), b""
+
     async def held(self, asked: wire.OfMount, _: bytes) -> Answer:
         return sorted(await (await self._files(asked)).held()), b""
 
@@ -263,6 +267,7 @@ class Service:
             "mounts/name": (wire.Ask, mounts.name),
             "files/walk": (wire.Walk, mounts.walk),
             "files/mend": (wire.Mend, mounts.mend),
+            "files/edit": (wire.Edit, whole(mounts.edit)),
             "files/held": (wire.OfMount, mounts.held),
             "files/close": (wire.OfMount, mounts.close),
         }

@@ -117,6 +117,12 @@ class Mend(OfMount):
     arguments: dict[str, Any]
 
 
+class Edit(OfMount):
+    op: Literal["begin", "piece", "finish", "abandon", "mkdir", "move", "delete"]
+    bound: float = Field(gt=0, le=MOST_BOUND)
+    arguments: dict[str, Any]
+
+
 def is_box_id(text: str) -> bool:
     return re.fullmatch(BOX_ID, text, re.ASCII) is not None
 

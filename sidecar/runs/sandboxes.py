@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
 from contracts import events
 from contracts.bodies import Destroyed, Killed, Released, RunRequest, SandboxBody
-from contracts.errors import HoldfastError, SandboxGone, TurnRunning
+from contracts.errors import (
+    HoldfastError,
+    SandboxGone,
+    TurnRunning,
+    WorkspaceBusy,
+    WorkspaceMounted,
+)
 from sidecar.providers import registry
 from sidecar.providers.base import WORKSPACE, Command, SandboxSpec, Status
 from sidecar.runs.gateway import Gateway
@@ -27,6 +34,9 @@ log = logging.getLogger(__name__)
 
 Emit = Callable[[events.EventBase], Awaitable[None]]
 REAP_SECONDS = 0.5
+# How long a change of files waits for a sandbox that is on its way in or out.
+BUSY_SECONDS = 30
+LOCK_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
@@ -128,6 +138,38 @@ class Sandboxes:
         """The session's workspace without a sandbox. Raises: MountFailed, StoreUnavailable."""
         workspace, _ = await self.providers[request.provider].ready(str(request.session_id))
         return workspace
+
+    async def mounted(self, session_id: UUID) -> Workspace | None:
+        """The session's workspace if it is mounted right now, whether a sandbox lives or not."""
+        for provider in self.providers.values():
+            workspace = await provider.workspace(str(session_id))
+            if workspace is not None:
+                return workspace
+        return None
+
+    @contextlib.asynccontextmanager
+    async def unmounted(self, session_id: UUID) -> AsyncIterator[None]:
+        """Nothing mounts the workspace for the time of the block.
+
+        Raises: WorkspaceMounted; WorkspaceBusy, when it is about to be and takes too long.
+        """
+        lock = self.lock(session_id)
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            if await self.mounted(session_id) is not None:
+                raise WorkspaceMounted("the workspace is mounted")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOCK_SECONDS):
+                    await lock.acquire()
+                break
+            if time.monotonic() > deadline:
+                raise WorkspaceBusy("the session's sandbox is being made or ended", hint="Wait.")
+        try:
+            if await self.mounted(session_id) is not None:
+                raise WorkspaceMounted("the workspace is mounted")
+            yield
+        finally:
+            lock.release()
 
     async def _attach(self, live: Live, emit: Emit) -> DurableSandbox | None:
         provider = self.providers[live.provider]

@@ -72,6 +72,7 @@ class Workspace:
         self.mount = mount
         self.engine = engine
         self.files = mounts.files(mount)
+        self.manifests = manifests
         self._mounts = mounts
         self._barrier = Barrier(
             self.files,
