@@ -5,7 +5,7 @@ import { attempt, cancelTurn, dismiss, navigate, refreshAll, refreshList, state,
 import { Conversation } from "./ui/conversation.js";
 import { Dialogs } from "./ui/dialogs.js";
 import { Files } from "./ui/files.js";
-import { Icon, IconButton, Spinner } from "./ui/parts.js";
+import { Icon, IconButton, Spinner, Trouble } from "./ui/parts.js";
 import { Sandbox } from "./ui/sandbox.js";
 import { Sessions } from "./ui/sessions.js";
 import { html, render, useEffect, useState } from "./vendor/preact-11.2.0-htm-3.1.1.js";
@@ -30,7 +30,9 @@ function App() {
 /** A part that is fetched when it is first shown. */
 function Later({ load }) {
   const [part, setPart] = useState(null);
-  useEffect(() => void load().then((made) => setPart(() => made.default ?? made.Preview)), []);
+  const [failed, setFailed] = useState(false);
+  useEffect(() => void load().then((made) => setPart(() => made.default ?? made.Preview), () => setFailed(true)), []);
+  if (failed) return html`<div class="later"><${Trouble} error=${{ message: "A part of the page could not be loaded.", hint: "" }} again=${() => location.reload()} /></div>`;
   return part ? html`<${part} />` : html`<div class="later"><${Spinner} label="Loading" /></div>`;
 }
 

@@ -115,11 +115,15 @@ async function open(route) {
   const transcript = new Transcript(route.sid, (arrived) => onEvents(transcript, arrived));
   update({ transcript, session: known, sessionError: null, turns: { queued: [] } });
   try {
-    const session = await get(`/sessions/${route.sid}`);
-    if (state.transcript !== transcript) return;
-    update({ session });
+    const asked = get(`/sessions/${route.sid}`).then((session) => {
+      if (state.transcript === transcript) update({ session });
+      return session;
+    });
     if (route.seq) await transcript.openAt(route.seq);
-    else await transcript.openAtEnd(session.last_seq);
+    // what came after the list was read is told by the stream
+    else await transcript.openAtEnd((known ?? (await asked)).last_seq);
+    await asked;
+    if (state.transcript !== transcript) return;
     refreshSandbox();
     refreshQueue();
   } catch (error) {

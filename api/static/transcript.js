@@ -4,6 +4,7 @@
 import { lines, lost, query } from "./api.js";
 import { Fold } from "./lib/fold.js";
 
+const FIRST = 200;
 const PAGE = 500;
 /* More is not kept: the far end is let go of, and loaded again when somebody scrolls there. */
 const KEPT = 20_000;
@@ -44,7 +45,7 @@ export class Transcript {
   openAtEnd(lastSeq) {
     return this.load(async () => {
       this.base = lastSeq;
-      const events = lastSeq ? await this.page({ before: lastSeq + 1, limit: PAGE }) : [];
+      const events = lastSeq ? await this.page({ before: lastSeq + 1, limit: FIRST }) : [];
       return { events, atEnd: true };
     });
   }

@@ -48,7 +48,8 @@ def probe(name: str) -> str:
 TURN = """
 INSERT INTO turns (id, session_id, epoch, state, prompt, harness, provider, permissions, accepted,
                    first_seq, last_seq, ended_at)
-VALUES ($1, $2, $3, 'completed', $4, 'pi', 'local', 'auto', true, $5, $5 - 1, now())
+VALUES ($1, $2, $3, 'completed', $4, 'pi', 'local', 'auto', true,
+        $5::bigint, $5::bigint - 1, now())
 """
 EPOCH = "UPDATE sessions SET epoch = epoch + 1 WHERE id = $1 RETURNING epoch, last_seq"
 BATCH = 5000

@@ -154,7 +154,7 @@ async def test_a_session_is_renamed_archived_found_again_and_deleted(
     page = await open_page(session)
     await page.get_by_role("button", name="Session menu").click()
     await page.get_by_role("menuitem", name="Rename").click()
-    await page.get_by_label("Title").fill("Limpet")
+    await page.get_by_role("textbox", name="Title", exact=True).fill("Limpet")
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("heading", name="Limpet")).to_be_visible()
     await page.get_by_role("button", name="Session menu").click()

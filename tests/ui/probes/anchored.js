@@ -1,16 +1,20 @@
+// Scrolls up until an earlier page arrives, and tells by how much what was in sight moved with it.
 async () => {
   const list = document.querySelector(".vlist");
   const frame = () => new Promise((go) => requestAnimationFrame(go));
-  list.scrollTop = 500;
-  for (let i = 0; i < 3; i++) await frame();
-  const row = () => [...document.querySelectorAll(".vrow")].find((r) => r.dataset.seq === seen);
-  const top = list.getBoundingClientRect().top;
-  const first = [...document.querySelectorAll(".vrow")].find((r) => r.getBoundingClientRect().bottom > top);
-  const seen = first.dataset.seq;
-  const before = first.getBoundingClientRect().top;
-  const items = list.dataset.items;
-  const until = performance.now() + 20000;
-  while (list.dataset.items === items && performance.now() < until) await frame();
+  const places = () => new Map([...document.querySelectorAll(".vrow")].map((row) => [row.dataset.seq, row.getBoundingClientRect().top]));
+  list.scrollTop = 900;
   for (let i = 0; i < 5; i++) await frame();
-  return { moved: Math.abs(row().getBoundingClientRect().top - before), more: list.dataset.items - items };
+  list.scrollTop = 450;
+  let before = null;
+  let items = null;
+  for (const until = performance.now() + 20_000; performance.now() < until; ) {
+    await frame();
+    if (items !== null && list.dataset.items !== items) break;
+    if (list.scrollTop < 600) [before, items] = [places(), list.dataset.items];
+  }
+  for (let i = 0; i < 5; i++) await frame();
+  const after = places();
+  const moves = [...before].filter(([seq]) => after.has(seq)).map(([seq, top]) => Math.abs(after.get(seq) - top));
+  return { more: list.dataset.items - items, seen: moves.length, moved: Math.max(...moves) };
 }
