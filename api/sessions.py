@@ -18,7 +18,9 @@ from api.sidecar import Sidecar
 from api.store import Stores
 from api.turns import Turns, session_not_found
 from contracts.bodies import (
+    Destroyed,
     Killed,
+    SandboxBody,
     Session,
     SessionContents,
     SessionCreate,
@@ -142,6 +144,33 @@ class Sessions:
             async with self._database.connection() as conn:
                 await sandboxes.mark_gone(conn, session_id, killed.sandbox_id, "killed on request")
         return killed
+
+    async def destroy(self, session_id: UUID) -> Destroyed:
+        """Raises: SessionNotFound, SandboxNotFound, TurnRunning, SidecarUnavailable."""
+        await self.get(session_id)
+        boxes = (await self._sidecar.sandboxes()).sandboxes
+        for box in boxes:
+            if box.session_id == session_id and box.state != "gone":
+                destroyed = await self._sidecar.destroy(box.provider, box.sandbox_id)
+                async with self._database.connection() as conn:
+                    await sandboxes.mark_destroyed(
+                        conn, session_id, box.sandbox_id, destroyed.proof
+                    )
+                return destroyed
+        raise SandboxNotFound(
+            "The session has no sandbox.",
+            hint="There is nothing to destroy; the next turn makes one.",
+        )
+
+    async def sandboxes(self) -> list[SandboxBody]:
+        """The sandboxes that exist now, with the titles of their sessions.
+
+        Raises: SidecarUnavailable.
+        """
+        boxes = (await self._sidecar.sandboxes(measure=True)).sandboxes
+        async with self._database.connection() as conn:
+            titles = await sessions.titles(conn, [box.session_id for box in boxes])
+        return [box.model_copy(update={"title": titles.get(box.session_id, "")}) for box in boxes]
 
     async def delete(self, session_id: UUID) -> SessionDeleted:
         """Remove the sandbox, then the objects, then the rows; may be repeated until it succeeds.

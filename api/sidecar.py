@@ -129,8 +129,9 @@ class Sidecar:
         path = f"/runs/{turn_id}/permissions/{quote(permission_id, safe='')}"
         return await self._call("POST", path, RunBody, content=dumps(answer.model_dump()))
 
-    async def sandboxes(self) -> SandboxList:
-        return await self._call("GET", "/sandboxes", SandboxList)
+    async def sandboxes(self, *, measure: bool = False) -> SandboxList:
+        """`measure`: with the memory of each."""
+        return await self._call("GET", "/sandboxes", SandboxList, params={"measure": measure})
 
     async def destroy(self, provider: str, sandbox_id: str) -> Destroyed:
         """End a sandbox that nothing answers for.

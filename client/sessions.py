@@ -18,6 +18,8 @@ from client.wire import SLOW_TIMEOUT, Wire, build, segment
 from contracts import errors
 from contracts.bodies import (
     MAX_PROMPT_CHARS,
+    Changes,
+    Destroyed,
     Killed,
     Manifest,
     Permissions,
@@ -144,6 +146,15 @@ class Sessions:
             "POST", f"{session_path(session_id)}/kill", Killed, limits=SLOW_TIMEOUT
         )
 
+    async def destroy(self, session_id: Id) -> Destroyed:
+        """Ends the session's sandbox in an orderly way, with proof; not while a turn uses it.
+
+        Raises: SessionNotFound, SandboxNotFound, TurnRunning, Unavailable.
+        """
+        return await self._wire.call(
+            "POST", f"{session_path(session_id)}/destroy", Destroyed, limits=SLOW_TIMEOUT
+        )
+
     async def resolve(self, ref: str) -> Session:
         """The session that `ref` names: an id, a prefix that only one id has, or `last`.
 
@@ -268,6 +279,13 @@ class Turns:
         except ValidationError as error:
             raise errors.HoldfastError(f"{path} is no manifest that we know") from error
         return StoredManifest(manifest, hashlib.sha256(content).hexdigest())
+
+    async def changes(self, session_id: Id, turn_id: Id) -> Changes:
+        """The files that the turn added, changed and removed.
+
+        Raises: SessionNotFound, TurnNotFound, NotFound when it has no manifest.
+        """
+        return await self._wire.call("GET", f"{self._path(session_id, turn_id)}/changes", Changes)
 
     async def started(self, turn: Turn) -> Turn:
         """The turn once it does not wait any more: it runs, has ended, or was cancelled.

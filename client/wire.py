@@ -119,6 +119,7 @@ class Wire:
         body: BaseModel | None = None,
         params: Params | None = None,
         headers: Mapping[str, str] | None = None,
+        content: bytes | AsyncIterator[bytes] | None = None,
         limits: httpx.Timeout = TIMEOUT,
         accept: frozenset[int] = frozenset(),
     ) -> AsyncIterator[httpx.Response]:
@@ -128,7 +129,6 @@ class Wire:
         """
         secret = self._token.get_secret_value()
         sent = {"Authorization": f"Bearer {secret}", **self._named, **(headers or {})}
-        content = None
         if body is not None:
             content = body.model_dump_json(exclude_none=True).encode()
             sent["Content-Type"] = "application/json"

@@ -312,6 +312,9 @@ class SandboxBody(Body):
     engine: str | None = None
     created_at: datetime | None = None
     warm_until: datetime | None = None
+    in_use: bool = False  # a turn runs in it
+    memory: int | None = None  # bytes that its processes have together; None: nobody tells
+    title: str = ""  # of its session
 
 
 class SandboxList(Body):

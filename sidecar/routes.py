@@ -118,8 +118,8 @@ async def answer_permission(
 
 
 @router.get("/sandboxes")
-async def list_sandboxes(runs: RunsHere) -> SandboxList:
-    return SandboxList(sandboxes=await runs.sandboxes.list())
+async def list_sandboxes(runs: RunsHere, measure: bool = False) -> SandboxList:
+    return SandboxList(sandboxes=await runs.sandboxes.list(measure=measure))
 
 
 @router.delete("/sandboxes/{provider}/{sandbox_id}")

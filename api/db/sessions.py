@@ -186,6 +186,14 @@ def _session(fields: dict[str, Any]) -> Session:
     return Session(**fields, last_turn=last_turn)
 
 
+TITLES = "SELECT id, title FROM sessions WHERE id = ANY($1::uuid[])"
+
+
+async def titles(conn: Connection, session_ids: Sequence[UUID]) -> dict[UUID, str]:
+    """What sessions are called."""
+    return {row["id"]: row["title"] for row in await conn.fetch(TITLES, session_ids)}
+
+
 COUNT = """
 SELECT (SELECT count(*) FROM turns WHERE session_id = $1) AS turns,
        (SELECT count(*) FROM events WHERE session_id = $1) AS events

@@ -12,6 +12,7 @@ from api.db.search import sought
 from api.db.sessions import Wanted
 from api.services import Use
 from contracts.bodies import (
+    Destroyed,
     Killed,
     Session,
     SessionContents,
@@ -86,3 +87,9 @@ async def delete_session(sid: UUID, services: Use) -> SessionDeleted:
 async def kill_sandbox(sid: UUID, services: Use) -> Killed:
     """SIGKILL the session's sandbox; files and transcript stay."""
     return await services.sessions.kill(sid)
+
+
+@router.post("/{sid}/destroy")
+async def destroy_sandbox(sid: UUID, services: Use) -> Destroyed:
+    """End the session's sandbox in an orderly way, and prove it; not while a turn uses it."""
+    return await services.sessions.destroy(sid)

@@ -16,13 +16,14 @@ from contracts import events
 from contracts.bodies import Destroyed, Killed, Released, RunRequest, SandboxBody
 from contracts.errors import (
     HoldfastError,
+    SandboxError,
     SandboxGone,
     TurnRunning,
     WorkspaceBusy,
     WorkspaceMounted,
 )
 from sidecar.providers import registry
-from sidecar.providers.base import WORKSPACE, Command, SandboxSpec, Status
+from sidecar.providers.base import WORKSPACE, Command, SandboxInfo, SandboxSpec, Status
 from sidecar.runs.gateway import Gateway
 from sidecar.runs.live import Live, LiveSandboxes
 from sidecar.workspace.choice import EngineChoice
@@ -310,8 +311,8 @@ class Sandboxes:
         proof = f"status is {await provider.status(sandbox_id)}"
         return Destroyed(provider=provider_name, sandbox_id=sandbox_id, lived=lived, proof=proof)
 
-    async def list(self) -> list[SandboxBody]:
-        """What the providers say is there, with what we know of it."""
+    async def list(self, *, measure: bool = False) -> list[SandboxBody]:
+        """What the providers say is there, with what we know of it; `measure` their memory too."""
         known = {live.sandbox_id: live for live in self.live.all()}
         found = []
         for provider in await self._usable():
@@ -326,6 +327,8 @@ class Sandboxes:
                         engine=self.engine.name,
                         created_at=datetime.fromisoformat(info.created_at),
                         warm_until=live.warm_until if live else None,
+                        in_use=self.lock(UUID(info.labels["session"])).locked(),
+                        memory=await _memory(provider, info) if measure else None,
                     )
                 )
         return found
@@ -359,6 +362,16 @@ class Sandboxes:
                 log.info("sandbox %s ended after its warm time", live.sandbox_id)
             except HoldfastError as error:
                 log.warning("sandbox %s did not end, trying again: %s", live.sandbox_id, error)
+
+
+async def _memory(provider: HostMounted, info: SandboxInfo) -> int | None:
+    """None where nobody tells."""
+    if info.status is not Status.RUNNING:
+        return None
+    try:
+        return await provider.memory(info.sandbox_id) or None
+    except SandboxError:
+        return None
 
 
 async def _tell_restored(restored: Restored, emit: Emit) -> None:

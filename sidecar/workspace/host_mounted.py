@@ -92,6 +92,11 @@ class HostMounted:
         async for info in self._provider.list(labels):
             yield info
 
+    async def memory(self, sandbox_id: str) -> int:
+        """What its processes have in memory together, in bytes. Raises: SandboxError."""
+        sandbox = await self._provider.attach(sandbox_id)
+        return sum(process.memory for process in await sandbox.processes())
+
     async def destroy(self, sandbox_id: str) -> bool:
         try:
             return await self._provider.destroy(sandbox_id)
