@@ -45,7 +45,7 @@ const Welcome = () => html`<main class="welcome">
   <p>Kill the sandbox at any moment, carry on in another one, with another harness: the files and the conversation are still there, with proof. Every turn ends with a receipt.</p>
   <p class="buttons center">
     <button type="button" class="primary" onClick=${() => update({ demo: true })}><${Icon} name="play" /> Show me</button>
-    <button type="button" onClick=${() => update({ dialog: { kind: "new" } })}><${Icon} name="plus" /> New session</button>
+    <button type="button" class="wide-only" onClick=${() => update({ dialog: { kind: "new" } })}><${Icon} name="plus" /> New session</button>
     <a class="button" href="#/matrix"><${Icon} name="grid" /> Matrix</a></p>
 </main>`;
 

@@ -18,7 +18,7 @@ export class Tree {
 
   async load(path, more = false) {
     const before = this.folders.get(path);
-    if (before?.state === "loading") return;
+    if (before?.state === "loading") return void (before.again = true);
     const folder = before ?? { entries: [], cursor: null, error: null, removed: [] };
     this.folders.set(path, folder);
     folder.state = "loading";
@@ -37,6 +37,10 @@ export class Tree {
       if (error.status === 404 && path) this.open.delete(path);
     }
     this.changed();
+    if (folder.again && !more) {
+      folder.again = false;
+      await this.load(path);
+    }
   }
 
   toggle(path) {
@@ -45,9 +49,18 @@ export class Tree {
     return this.load(path);
   }
 
-  /** Read again what is open; pages beyond the first come back when they are scrolled to. */
-  async refresh() {
-    await Promise.all([...this.open].map((path) => this.load(path)));
+  /** Read again what is open, from the top: a folder that is gone is not asked for. */
+  async refresh(path = "") {
+    await this.load(path);
+    const folder = this.folders.get(path);
+    const prefix = path ? `${path}/` : "";
+    const below = [...this.open].filter((each) => each && each.startsWith(prefix) && !each.slice(prefix.length).includes("/"));
+    for (const each of below) {
+      const there = folder.cursor || folder.entries.some((entry) => entry.path === each && entry.kind === "directory");
+      if (there) await this.refresh(each);
+      else for (const open of [...this.open]) if (open === each || open.startsWith(`${each}/`)) this.open.delete(open);
+    }
+    this.changed();
   }
 
   /** What is in sight of the tree, as rows. */

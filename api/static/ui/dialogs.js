@@ -44,7 +44,7 @@ function NewSession() {
   };
   const engine = capabilities.providers.find((each) => each.name === provider);
   return html`<${Dialog} title="New session"><form class="form" onSubmit=${submit}>
-    <label>Title <span class="meta">optional</span><input name="title" maxlength="200" value=${form.title} onInput=${set("title")} autofocus /></label>
+    <label>Title<input name="title" placeholder="Named by its first prompt" maxlength="200" value=${form.title} onInput=${set("title")} autofocus /></label>
     <fieldset><legend>Harness</legend><div class="cards">${capabilities.harnesses.map((each) => html`
       <label class="card"><input type="radio" name="harness" value=${each.name} checked=${each.name === chosen} onChange=${set("harness")} />
         <span><b>${each.title}</b><span class="meta">${each.can_ask ? "can ask for permission" : "cannot ask for permission"}</span></span></label>`)}</div></fieldset>
@@ -56,7 +56,7 @@ function NewSession() {
         <option value="auto">Allow all, on record</option><option value="ask" disabled=${!harness?.can_ask}>${harness?.can_ask ? "Ask me first" : `Ask me first: ${harness?.title} cannot ask`}</option></select></label>
       <label>Reasoning<select value=${form.reasoning} onChange=${set("reasoning")}><option value="">Default</option>
         ${harness?.efforts.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>
-      <label>Model <span class="meta">optional</span><input name="model" list="models" maxlength="200" value=${form.model} onInput=${set("model")} placeholder="Default" />
+      <label>Model<input name="model" list="models" maxlength="200" value=${form.model} onInput=${set("model")} placeholder="Default" />
         <datalist id="models">${harness?.models.map((each) => html`<option value=${each} />`)}</datalist></label>
     </div>
     ${engine && html`<p class="meta">Durability: the workspace is ${engine.engine === "checkpoint" ? "copied to the store at each turn's end" : "mounted from the store"} by ${engine.engine ?? "its engine"}${engine.engine_why ? `: ${engine.engine_why}` : ""}.</p>`}

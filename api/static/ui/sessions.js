@@ -35,7 +35,7 @@ export function Sessions() {
       </span></div>
     <button type="button" class="primary new" onClick=${() => update({ dialog: { kind: "new" } })}><${Icon} name="plus" /> New session <kbd>n</kbd></button>
     <label class="search"><${Icon} name="search" /><span class="sr">Search titles and transcripts</span>
-      <input id="search" type="search" placeholder="Search titles and transcripts" value=${wanted.q} onInput=${(e) => filter({ q: e.target.value })} /><kbd>/</kbd></label>
+      <input id="search" type="search" placeholder="Search everything said" value=${wanted.q} onInput=${(e) => filter({ q: e.target.value })} /><kbd>/</kbd></label>
     <div class="filters" role="group" aria-label="Filter">${FILTERS.map(([name, text]) => html`
       <button type="button" aria-pressed=${current === name} onClick=${() => pick(name)}>${text}</button>`)}</div>
     <${List} sessions=${sessions} listState=${listState} listError=${listError} wanted=${wanted} />

@@ -6,13 +6,8 @@ async () => {
   list.scrollTop = 900;
   for (let i = 0; i < 5; i++) await frame();
   list.scrollTop = 450;
-  let before = null;
-  let items = null;
-  for (const until = performance.now() + 20_000; performance.now() < until; ) {
-    await frame();
-    if (items !== null && list.dataset.items !== items) break;
-    if (list.scrollTop < 600) [before, items] = [places(), list.dataset.items];
-  }
+  const [before, items] = [places(), list.dataset.items];
+  for (const until = performance.now() + 20_000; performance.now() < until && list.dataset.items === items; ) await frame();
   for (let i = 0; i < 5; i++) await frame();
   const after = places();
   const moves = [...before].filter(([seq]) => after.has(seq)).map(([seq, top]) => Math.abs(after.get(seq) - top));
