@@ -19,10 +19,11 @@ from api.db.pool import Database, open_database
 from api.edits import Edits
 from api.errors import StrictJSONResponse
 from api.ledger import Ledger
+from api.matrix import Matrix
 from api.middleware import BodyLimit, Surround
 from api.permissions import Permissions
 from api.pump import Limits
-from api.routes import events, files, invoke, page, permissions, sessions, system, turns
+from api.routes import events, files, invoke, matrix, page, permissions, sessions, system, turns
 from api.services import Services
 from api.sessions import Sessions
 from api.settings import Settings
@@ -50,7 +51,8 @@ async def open_services(settings: Settings, limits: Limits) -> AsyncIterator[Ser
         carrier = Carrier(database, sidecar, listener, limits)
         turns = Turns(database, sidecar, listener, carrier)
         ledger = Ledger(database, sidecar, limits.reconcile_every)
-        async with listener.serve(), carrier.serve(), ledger.serve():
+        matrix_runs = Matrix(database, sidecar, settings)
+        async with listener.serve(), carrier.serve(), ledger.serve(), matrix_runs.serve():
             yield Services(
                 database=database,
                 stores=stores,
@@ -59,6 +61,7 @@ async def open_services(settings: Settings, limits: Limits) -> AsyncIterator[Ser
                 ledger=ledger,
                 turns=turns,
                 sessions=Sessions(database, stores, sidecar, turns, carrier, settings),
+                matrix=matrix_runs,
                 edits=Edits(stores, sidecar, settings.upload_bytes),
                 permissions=Permissions(database, settings.permission_seconds),
             )
@@ -103,7 +106,7 @@ def create_app(settings: Settings, limits: Limits | None = None) -> FastAPI:
         ],
     )
     errors.install(app)
-    for module in (sessions, turns, permissions, events, files, invoke, system, page):
+    for module in (sessions, turns, permissions, events, files, invoke, matrix, system, page):
         app.include_router(module.router)
     app.mount("/static", page.static)
     return app

@@ -11,6 +11,7 @@ from api.db.notify import Listener
 from api.db.pool import Database
 from api.edits import Edits
 from api.ledger import Ledger
+from api.matrix import Matrix
 from api.permissions import Permissions
 from api.sessions import Sessions
 from api.sidecar import Sidecar
@@ -29,6 +30,7 @@ class Services:
     sessions: Sessions
     permissions: Permissions
     edits: Edits
+    matrix: Matrix
 
 
 def of(request: Request) -> Services:

@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from client import settings
 from client.files import Files, Live
 from client.follow import STREAM_TIMEOUT, Patience, follow, lines, placed
+from client.matrix_runs import MatrixRuns
 from client.permissions import Permissions
 from client.receipts import Difference, check_manifest, differences
 from client.sessions import Id, Sessions, Turns
@@ -66,6 +67,7 @@ class Holdfast:
         self.permissions = Permissions(self._wire)
         self.files = Files(self._wire)
         self.live = Live(self._wire)
+        self.matrix = MatrixRuns(self._wire)
 
     @classmethod
     def from_env(cls) -> Self:

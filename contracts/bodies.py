@@ -462,6 +462,58 @@ class InvokeRequest(Asked):
     force: bool = False
 
 
+MatrixState = Literal["running", "completed", "failed", "interrupted", "cancelled"]
+CellState = Literal["waiting", "running", "passed", "failed", "skipped"]
+
+
+class MatrixCreate(Asked):
+    """Which cells; what is left out is all that the stack knows."""
+
+    harnesses: list[str] | None = Field(None, min_length=1, max_length=100)
+    providers: list[str] | None = Field(None, min_length=1, max_length=100)
+    engine: Literal["auto", "geesefs", "weed"] = "auto"
+
+
+class StepTook(Body):
+    name: str
+    took: float
+
+
+class MatrixCell(Body):
+    """One harness on one provider. `step` is what it is at while it runs."""
+
+    harness: str
+    provider: str
+    state: CellState
+    step: str | None = None
+    steps: list[StepTook] = []
+    took: float | None = None
+    reason: Text = ""
+    engine: str | None = None
+    session_id: UUID | None = None
+
+
+class MatrixRun(Body):
+    """`cells` are None in a list of runs. `failed` as a state: there is no verdict for all."""
+
+    id: UUID
+    state: MatrixState
+    created_at: datetime
+    ended_at: datetime | None
+    harnesses: list[str]
+    providers: list[str]
+    engine: str
+    passed: int
+    failed: int
+    skipped: int
+    error: Text | None
+    cells: list[MatrixCell] | None = None
+
+
+class MatrixRunList(Body):
+    runs: list[MatrixRun]
+
+
 class Health(Body):
     status: Literal["ok"] = "ok"
 

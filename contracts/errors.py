@@ -16,6 +16,7 @@ HoldfastError
 │   ├── RunNotFound
 │   ├── FileNotFound
 │   ├── PermissionNotFound
+│   ├── MatrixRunNotFound
 │   └── SandboxNotFound
 ├── Conflict (409)
 │   ├── TurnRunning             carries the running turn's id
@@ -139,6 +140,10 @@ class RunNotFound(NotFound):
 
 class FileNotFound(NotFound):
     code = "file_not_found"
+
+
+class MatrixRunNotFound(NotFound):
+    code = "matrix_run_not_found"
 
 
 class PermissionNotFound(NotFound):

@@ -24,11 +24,18 @@ export class Tree {
     folder.state = "loading";
     this.changed();
     try {
-      const asked = { path, limit: PAGE, cursor: more ? folder.cursor : null };
-      const page = await get(`/sessions/${this.sid}/${this.live ? "live" : "files"}${query(asked)}`);
-      folder.entries = more ? folder.entries.concat(page.entries) : page.entries;
-      folder.removed = [...(more ? folder.removed : []), ...(page.removed ?? [])];
-      folder.cursor = page.next_cursor;
+      // as far as it was read before, so that a reader far down stays there
+      const wanted = more ? 0 : folder.entries.length;
+      let entries = more ? folder.entries : [];
+      let removed = more ? folder.removed : [];
+      let cursor = more ? folder.cursor : null;
+      do {
+        const page = await get(`/sessions/${this.sid}/${this.live ? "live" : "files"}${query({ path, limit: PAGE, cursor })}`);
+        entries = entries.concat(page.entries);
+        removed = removed.concat(page.removed ?? []);
+        cursor = page.next_cursor;
+      } while (cursor && entries.length < wanted);
+      Object.assign(folder, { entries, removed, cursor });
       folder.state = "ready";
       folder.error = null;
     } catch (error) {
