@@ -3,7 +3,7 @@
 import { get, lines, post } from "../api.js";
 import { bytes, count, shown } from "../lib/text.js";
 import { createSession, state, startTurn, update } from "../state.js";
-import { html, useEffect, useState } from "../vendor/preact-11.2.0-htm-3.1.1.js";
+import { html, useEffect, useRef, useState } from "../vendor/preact-11.2.0-htm-3.1.1.js";
 import { Icon, IconButton, Spinner } from "./parts.js";
 
 const TURN_WITHIN = 180_000;
@@ -31,7 +31,9 @@ export default function Demo() {
     });
     return () => void (gone = true);
   }, []);
-  return html`<aside class="demo" aria-label="Demo"><header><h2><${Icon} name="play" /> Show me</h2>
+  const box = useRef(null);
+  useEffect(() => box.current.scrollTo({ top: box.current.scrollHeight }), [steps.length, over]);
+  return html`<aside class="demo" ref=${box} aria-label="Demo"><header><h2><${Icon} name="play" /> Show me</h2>
       <${IconButton} icon="close" label="Close the demo" onClick=${() => update({ demo: false })} /></header>
     <ol role="log" aria-live="polite">${steps.map((step) => html`<li class=${step.tone}>${step.now && !over ? html`<span class="spinner" aria-hidden="true"></span>` : html`<${Icon} name=${step.tone === "bad" ? "cross" : "check"} />`}
       <span>${shown(step.text)}${step.detail && html`<span class="meta">${shown(step.detail)}</span>`}</span></li>`)}

@@ -1,7 +1,7 @@
 // The sandbox of the session: what runs where, since when, and the buttons to end it on purpose.
 
 import { post } from "../api.js";
-import { ago, bytes } from "../lib/text.js";
+import { ago, bytes, clock } from "../lib/text.js";
 import { attempt, refreshList, refreshSandbox, refreshSession, state, toast, update } from "../state.js";
 import { html, useEffect, useState } from "../vendor/preact-11.2.0-htm-3.1.1.js";
 import { Icon } from "./parts.js";
@@ -31,10 +31,10 @@ export function Sandbox({ session }) {
     <header><h2>Sandbox</h2>${box && html`<span class="tag">${running ? "in a turn" : box.state}</span>`}</header>
     ${box ? html`<dl class="facts">
         <dt>Provider</dt><dd>${box.provider}</dd>
-        <dt>Since</dt><dd>${new Date(box.created_at).toLocaleTimeString()} <span class="meta">${ago(box.created_at)}</span></dd>
+        <dt>Since</dt><dd>${clock(box.created_at)} <span class="meta">${ago(box.created_at)}</span></dd>
         ${box.memory != null && html`<dt>Memory</dt><dd>${bytes(box.memory)}</dd>`}
         ${box.engine && html`<dt>Workspace</dt><dd>${box.engine}</dd>`}
-        ${box.warm_until && !running && html`<dt>Warm until</dt><dd>${new Date(box.warm_until).toLocaleTimeString()}</dd>`}
+        ${box.warm_until && !running && html`<dt>Warm until</dt><dd>${clock(box.warm_until)}</dd>`}
       </dl>
       <p class="buttons">
         <button type="button" class="danger" disabled=${busy} onClick=${kill} title="SIGKILL, on purpose: everything in the sandbox is gone at once"><${Icon} name="zap" /> Kill it and watch</button>
