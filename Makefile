@@ -74,7 +74,7 @@ check: setup ## Lint and types
 	$(BIN)/mypy
 
 .PHONY: test
-test: setup check install ## Everything that CI runs; PYTEST_ARGS adds to pytest's arguments
+test: setup check install chromium ## Everything that CI runs; PYTEST_ARGS adds to pytest's arguments
 	$(BIN)/pytest $(PYTEST_ARGS)
 
 .PHONY: test-ui

@@ -28,17 +28,25 @@ export default function Matrix() {
     return () => clearTimeout(timer);
   }, [run]);
   const start = () => attempt(async () => {
-    const made = await post("/matrix/runs", {});
+    const made = await post("/matrix/runs", chosen());
     setRun(made);
     await list();
     go(`#/matrix/${made.id}`);
   });
   const busy = run?.state === "running";
+  const [left, setLeft] = useState(new Set());
+  const { harnesses = [], providers = [] } = state.capabilities ?? {};
+  const can = { harnesses: harnesses.map((each) => each.name), providers: providers.filter((each) => each.available).map((each) => each.name) };
+  const chosen = () => Object.fromEntries(Object.entries(can).map(([kind, names]) => [kind, names.filter((name) => !left.has(name))]));
+  const toggle = (name) => () => setLeft(new Set(left.has(name) ? [...left].filter((each) => each !== name) : [...left, name]));
   return html`<main class="matrix" aria-label="Matrix">
     <header class="page-head"><div><h1>Matrix</h1>
       <p>For each cell the agent writes random bytes, an independent client compares the store with what the sandbox sees, the sandbox is killed, and another one reads them back.</p></div>
       ${busy ? html`<button type="button" onClick=${() => attempt(() => post(`/matrix/runs/${run.id}/cancel`).then(setRun))}><${Icon} name="stop" /> Stop</button>`
         : html`<button type="button" class="primary" onClick=${start}><${Icon} name="play" /> Run the matrix</button>`}</header>
+    ${!busy && html`<p class="matrix-choice">${Object.entries(can).map(([kind, names]) => html`<span role="group" aria-label=${kind}>${names.map((name) => html`
+      <label><input type="checkbox" checked=${!left.has(name)} onChange=${toggle(name)} /> ${name}</label>`)}</span>`)}
+      ${providers.filter((each) => !each.available).map((each) => html`<span class="meta" title=${each.reason}>${each.name}: ${each.reason}</span>`)}</p>`}
     ${error && html`<${Trouble} error=${error} again=${() => { setError(null); list(); }} />`}
     ${!runs && !error && html`<${Spinner} label="Loading" />`}
     ${runs && !run && !runs.length && html`<${Empty} title="No run yet"><p>It runs every harness on every provider that can run here, with real sandboxes.</p><//>`}
@@ -57,7 +65,7 @@ function Grid({ run, cell, pick }) {
       const each = of(harness, provider);
       const [tone, icon, word] = LOOK[each?.state ?? "waiting"];
       return html`<td><button type="button" class=${`cell ${tone}`} aria-pressed=${shownCell === each && !!each} disabled=${!each} onClick=${() => pick(each)}>
-        ${each?.state === "running" ? html`<span class="spinner" aria-hidden="true"></span>` : html`<${Icon} name=${icon} />`}<span>${word}</span><span class="num meta">${each?.took ? duration(each.took) : each?.state === "running" ? each.steps.at(-1)?.name : ""}</span></button></td>`;
+        ${each?.state === "running" ? html`<span class="spinner" aria-hidden="true"></span>` : html`<${Icon} name=${icon} />`}<span>${word}</span><span class="num meta">${each?.took ? duration(each.took) : each?.state === "running" ? each.step ?? "" : ""}</span></button></td>`;
     })}</tr>`)}</tbody></table></div>
     ${shownCell && html`<section class="cell-details" aria-label="Cell"><h2>${shownCell.harness} on ${shownCell.provider}</h2>
       ${shownCell.reason && html`<p class=${shownCell.state === "failed" ? "tone-bad" : ""}>${shown(shownCell.reason)}</p>`}
