@@ -173,7 +173,8 @@ class Matrix:
         Raises: DatabaseUnavailable.
         """
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", MODULE),
+            # -P: the current directory is data, never a place to import from
+            *(sys.executable, "-P", "-m", MODULE),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

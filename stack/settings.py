@@ -53,6 +53,8 @@ class Settings(BaseSettings):
     default_harness: str = "claude"
     default_provider: str = "local"
     workspace: Literal["auto", "geesefs", "weed"] = "auto"
+    permission_seconds: float | None = Field(None, gt=0)
+    upload_bytes: int | None = Field(None, ge=0)
     warm_seconds: float | None = Field(None, ge=0)
     warm_sandboxes: int | None = Field(None, ge=0)
     docker_socket: Path | None = None
