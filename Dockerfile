@@ -37,6 +37,7 @@ COPY --from=api-packages /opt/venv /opt/venv
 COPY docker/first_start.py docker/healthy.py /opt/holdfast/
 COPY seaweedfs/buckets.py /opt/holdfast/
 COPY contracts /app/contracts
+COPY client /app/client
 COPY api /app/api
 USER 1000:1000
 ENTRYPOINT ["/opt/venv/bin/python", "-P"]

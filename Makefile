@@ -74,8 +74,21 @@ check: setup ## Lint and types
 	$(BIN)/mypy
 
 .PHONY: test
-test: setup check install ## Everything that CI runs; PYTEST_ARGS adds to pytest's arguments
+test: setup check install chromium ## Everything that CI runs; PYTEST_ARGS adds to pytest's arguments
 	$(BIN)/pytest $(PYTEST_ARGS)
+
+.PHONY: test-ui
+test-ui: setup install chromium ## The page in a real Chromium; PYTEST_ARGS adds to pytest's arguments
+	$(BIN)/pytest tests/ui $(PYTEST_ARGS)
+
+# Debian's, where this is root; elsewhere the tests skip and say so.
+.PHONY: chromium
+chromium:
+	@scripts/install-chromium
+
+.PHONY: screenshots
+screenshots: setup install chromium ## Take docs/screenshots anew, from a stack of their own
+	@$(BIN)/python -m scripts.screenshots
 
 .PHONY: matrix
 matrix: setup ## Every harness on every provider, on the running stack; ARGS="--providers local"

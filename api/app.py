@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 from fastapi import FastAPI
 from starlette.middleware import Middleware
@@ -15,11 +16,14 @@ from api.carrier import Carrier
 from api.db.migrate import migrate
 from api.db.notify import Listener
 from api.db.pool import Database, open_database
+from api.edits import Edits
 from api.errors import StrictJSONResponse
 from api.ledger import Ledger
+from api.matrix import Matrix
 from api.middleware import BodyLimit, Surround
+from api.permissions import Permissions
 from api.pump import Limits
-from api.routes import events, files, invoke, page, sessions, system, turns
+from api.routes import events, files, invoke, matrix, page, permissions, sessions, system, turns
 from api.services import Services
 from api.sessions import Sessions
 from api.settings import Settings
@@ -47,7 +51,8 @@ async def open_services(settings: Settings, limits: Limits) -> AsyncIterator[Ser
         carrier = Carrier(database, sidecar, listener, limits)
         turns = Turns(database, sidecar, listener, carrier)
         ledger = Ledger(database, sidecar, limits.reconcile_every)
-        async with listener.serve(), carrier.serve(), ledger.serve():
+        matrix_runs = Matrix(database, sidecar, settings)
+        async with listener.serve(), carrier.serve(), ledger.serve(), matrix_runs.serve():
             yield Services(
                 database=database,
                 stores=stores,
@@ -56,6 +61,9 @@ async def open_services(settings: Settings, limits: Limits) -> AsyncIterator[Ser
                 ledger=ledger,
                 turns=turns,
                 sessions=Sessions(database, stores, sidecar, turns, carrier, settings),
+                matrix=matrix_runs,
+                edits=Edits(stores, sidecar, settings.upload_bytes),
+                permissions=Permissions(database, settings.permission_seconds),
             )
 
 
@@ -75,7 +83,9 @@ def create_app(settings: Settings, limits: Limits | None = None) -> FastAPI:
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with open_services(settings, limits or Limits()) as services:
+        lasts = settings.permission_seconds
+        bounds = replace(limits or Limits(), permission_seconds=lasts)
+        async with open_services(settings, bounds) as services:
             app.state.services = services
             yield
 
@@ -92,11 +102,11 @@ def create_app(settings: Settings, limits: Limits | None = None) -> FastAPI:
         middleware=[
             Middleware(Surround),
             Middleware(Gate, token=settings.api_token),
-            Middleware(BodyLimit),
+            Middleware(BodyLimit, uploads=settings.upload_bytes),
         ],
     )
     errors.install(app)
-    for module in (sessions, turns, events, files, invoke, system, page):
+    for module in (sessions, turns, permissions, events, files, invoke, matrix, system, page):
         app.include_router(module.router)
     app.mount("/static", page.static)
     return app

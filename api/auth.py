@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 
 from pydantic import SecretStr
 from starlette.datastructures import Headers
@@ -14,6 +15,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from api.errors import error_response
 from contracts.errors import Unauthenticated
 
+# What a program that has the token calls itself, for the record.
+CLIENT_HEADER = "X-Holdfast-Client"
+# Words that the record has a meaning for are nobody's name.
+CLIENT = re.compile(r"(?!(?:auto|timeout|cancel|turn|page)\Z)[a-z0-9-]{1,32}")
 COOKIE = "holdfast"
 COOKIE_SECONDS = 30 * 24 * 3600
 OPEN = ("GET", "/healthz")
@@ -63,6 +68,8 @@ class Gate:
         if header is not None:
             scheme, _, given = header.partition(" ")
             if scheme.lower() == "bearer" and self._is_token(given.strip()):
+                named = request.headers.get(CLIENT_HEADER, "")
+                request.state.by = named if CLIENT.fullmatch(named) else "token"
                 return None
             return self._refuse(request, "The token is not the right one.")
         cookie = request.cookies.get(COOKIE)
@@ -72,6 +79,7 @@ class Gate:
             return self._refuse(request, "The login is not valid any more.")
         if request.method not in SAFE_METHODS and not _same_origin(request.headers):
             return self._refuse(request, "A page of another origin may not use this login.")
+        request.state.by = "page"
         return None
 
     def _is_token(self, given: str) -> bool:
@@ -93,6 +101,11 @@ class Gate:
         if request.url.path == "/" and "text/html" in request.headers.get("accept", ""):
             return HTMLResponse(PAGE, status_code=Unauthenticated.status)
         return error_response(Unauthenticated(why, hint=HINT))
+
+
+def by(request: Request) -> str:
+    """Who asks, for the record: the page, or what a program calls itself."""
+    return str(request.state.by)
 
 
 def _same_origin(headers: Headers) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from uuid import uuid4
 
@@ -21,10 +22,14 @@ MAX_BODY_BYTES = 4 * 1024 * 1024
 # is too big is read and thrown away; a body beyond these bounds has its connection cut.
 DRAIN_BYTES = 64 * 1024 * 1024
 DRAIN_SECONDS = 10.0
+UPLOAD = re.compile("/sessions/[^/]+/files/")
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+        "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self';"
+        " frame-ancestors 'none'; frame-src blob:;"  # a PDF, made a blob of that type alone
+        # no text can become markup: even a mistake in the page would be an error, not a script
+        " require-trusted-types-for 'script'; trusted-types 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -93,20 +98,23 @@ def _shown(path: str) -> str:
 
 
 class BodyLimit:
-    """Refuses a body over the limit, whether its length is declared or not."""
+    """Refuses a body over the limit, whether its length is declared or not. Files have a limit of
+    their own."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, uploads: int) -> None:
         self._app = app
+        self._uploads = uploads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        most = self._uploads if is_upload(scope) else MAX_BODY_BYTES
         declared = Headers(scope=scope).get("content-length", "")
-        if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:
+        if declared.isdecimal() and int(declared) > most:
             if int(declared) <= DRAIN_BYTES:
                 await _drain(receive)
-            refused = TooLarge(_message(), hint="Send less.")
+            refused = TooLarge(_message(most), hint="Send less.")
             await error_response(refused, {"Connection": "close"})(scope, receive, send)
             return
         read = 0
@@ -116,18 +124,22 @@ class BodyLimit:
             message = await receive()
             if message["type"] == "http.request":
                 read += len(message.get("body", b""))
-                if read > MAX_BODY_BYTES:
+                if read > most:
                     if message.get("more_body", False):
                         await _drain(receive)
                     # an HTTPException, because FastAPI turns any other into its own 400
-                    raise HTTPException(413, _message(), {"Connection": "close"})
+                    raise HTTPException(413, _message(most), {"Connection": "close"})
             return message
 
         await self._app(scope, counted, send)
 
 
-def _message() -> str:
-    return f"The body is larger than {MAX_BODY_BYTES} bytes."
+def is_upload(scope: Scope) -> bool:
+    return scope["method"] == "PUT" and UPLOAD.match(scope["path"]) is not None
+
+
+def _message(most: int) -> str:
+    return f"The body is larger than {most} bytes."
 
 
 async def _drain(receive: Receive) -> None:

@@ -16,6 +16,7 @@ from api.db.turns import RunningTurn
 from api.lines import Holding, LineBuffer, Numbered, Numbering
 from api.past import past_of
 from api.patience import Patience
+from api.permissions import Delivery
 from api.record import Carried, error_info, record, record_accepted, record_end
 from api.sidecar import Sidecar
 from contracts.bodies import RunRequest
@@ -41,7 +42,8 @@ class Limits:
     """How long a turn waits for a sidecar that is away, in seconds, and how often for a gap.
 
     A lease lasts long enough for a stall of its process, and not so long that a turn whose api
-    was killed stands still. The ledger is held against the providers at `reconcile_every`.
+    was killed stands still. The ledger is held against the providers at `reconcile_every`. What a
+    harness asks is rejected when nobody answers for `permission_seconds`.
     """
 
     start_within: float = 60.0
@@ -49,6 +51,7 @@ class Limits:
     gap_tries: int = 5
     lease_seconds: float = 10.0
     reconcile_every: float = 10.0
+    permission_seconds: float = 3600.0
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,7 @@ class Pump:
         self._sidecar = sidecar
         self._listener = listener
         self._limits = limits
+        self._answers = Delivery(turn, database, sidecar, listener, limits.permission_seconds)
         self._cancelled = asyncio.Event()
         if turn.cancel_requested:
             self._cancelled.set()
@@ -99,6 +103,7 @@ class Pump:
             try:
                 if self._turn.accepted or await self._start():
                     tasks.append(group.create_task(self._deliver_cancel()))
+                    tasks.append(group.create_task(self._answers.serve()))
                     await self._follow()
             except HoldfastError as error:
                 trouble = error  # as itself, not as a group of one

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from api.db import leases, notify, sandboxes, sessions, transcript, turns
+from api.db import leases, notify, permissions, sandboxes, sessions, transcript, turns
 from api.db.pool import Database
 from api.lines import Numbered
 from contracts.bodies import NotDurableBody, ReceiptBody, TurnState
@@ -88,6 +88,7 @@ async def _apply(
 ) -> bool:
     """Bring the other tables in line with an event; true when it ends the turn."""
     await sandboxes.apply(conn, session_id, turn_id, event)
+    await permissions.apply(conn, session_id, turn_id, event, seq)
     if isinstance(event, Receipt):
         fields = ReceiptBody.model_fields.keys() - {"seq"}
         receipt = ReceiptBody(**{name: getattr(event, name) for name in fields}, seq=seq)
@@ -103,6 +104,7 @@ async def _apply(
         error = event.error.model_dump()
     await turns.finish(conn, turn_id, cast(TurnState, kind.removeprefix("turn.")), error)
     await leases.drop(conn, turn_id)
+    await permissions.close(conn, turn_id)
     await sessions.touch(conn, session_id)
     await notify.notify_queue(conn, session_id)
     return True

@@ -9,7 +9,10 @@ from fastapi import Depends, Request
 
 from api.db.notify import Listener
 from api.db.pool import Database
+from api.edits import Edits
 from api.ledger import Ledger
+from api.matrix import Matrix
+from api.permissions import Permissions
 from api.sessions import Sessions
 from api.sidecar import Sidecar
 from api.store import Stores
@@ -25,6 +28,9 @@ class Services:
     ledger: Ledger
     turns: Turns
     sessions: Sessions
+    permissions: Permissions
+    edits: Edits
+    matrix: Matrix
 
 
 def of(request: Request) -> Services:

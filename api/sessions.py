@@ -10,15 +10,19 @@ from uuid_utils.compat import uuid7
 from api import cursors
 from api.carrier import Carrier
 from api.choices import Chosen, choose, storable
-from api.db import notify, sandboxes, sessions, turns
+from api.db import notify, sandboxes, search, sessions, turns
 from api.db.pool import Database
+from api.db.sessions import Wanted
 from api.settings import Settings
 from api.sidecar import Sidecar
 from api.store import Stores
 from api.turns import Turns, session_not_found
 from contracts.bodies import (
+    Destroyed,
     Killed,
+    SandboxBody,
     Session,
+    SessionContents,
     SessionCreate,
     SessionDeleted,
     SessionPage,
@@ -73,7 +77,7 @@ class Sessions:
             raise session_not_found(session_id)
         return session
 
-    async def page(self, *, limit: int, cursor: str | None, archived: bool) -> SessionPage:
+    async def page(self, wanted: Wanted, *, limit: int, cursor: str | None) -> SessionPage:
         """Raises: InvalidInput for a foreign cursor."""
         before = None
         if cursor is not None:
@@ -85,13 +89,39 @@ class Sessions:
             if before[0].tzinfo is None:
                 raise cursors.refused()
         async with self._database.connection() as conn:
-            found = await sessions.page(conn, archived=archived, before=before, limit=limit + 1)
-        more = len(found) > limit
-        found = found[:limit]
+            found = await sessions.page(conn, wanted, before=before, limit=limit + 1)
+            more = len(found) > limit
+            found = found[:limit]
+            if wanted.sought.queries:
+                hits = await search.matches(conn, [each.id for each in found], wanted.sought)
+                found = [each.model_copy(update={"match": hits.get(each.id)}) for each in found]
         next_cursor = (
             cursors.encode(found[-1].updated_at.isoformat(), str(found[-1].id)) if more else None
         )
         return SessionPage(sessions=found, next_cursor=next_cursor)
+
+    async def contents(self, session_id: UUID) -> SessionContents:
+        """What a delete would remove, counted now.
+
+        Raises: SessionNotFound, SidecarUnavailable, StoreUnavailable.
+        """
+        session = await self.get(session_id)
+        async with self._database.connection() as conn:
+            rows = await sessions.count(conn, session_id)
+        files = await self._stores.sessions.measure(str(session_id))
+        state = await self._stores.state.measure(str(session_id))
+        boxes = (await self._sidecar.sandboxes()).sandboxes
+        return SessionContents(
+            session_id=session_id,
+            turns=rows.turns,
+            events=rows.events,
+            files=files.objects,
+            bytes=files.bytes,
+            state_objects=state.objects,
+            sandboxes=sum(box.session_id == session_id and box.state != "gone" for box in boxes),
+            running_turn=session.running_turn,
+            queued=session.queued,
+        )
 
     async def patch(self, session_id: UUID, body: SessionPatch) -> Session:
         """Raises: SessionNotFound, InvalidInput."""
@@ -114,6 +144,33 @@ class Sessions:
             async with self._database.connection() as conn:
                 await sandboxes.mark_gone(conn, session_id, killed.sandbox_id, "killed on request")
         return killed
+
+    async def destroy(self, session_id: UUID) -> Destroyed:
+        """Raises: SessionNotFound, SandboxNotFound, TurnRunning, SidecarUnavailable."""
+        await self.get(session_id)
+        boxes = (await self._sidecar.sandboxes()).sandboxes
+        for box in boxes:
+            if box.session_id == session_id and box.state != "gone":
+                destroyed = await self._sidecar.destroy(box.provider, box.sandbox_id)
+                async with self._database.connection() as conn:
+                    await sandboxes.mark_destroyed(
+                        conn, session_id, box.sandbox_id, destroyed.proof
+                    )
+                return destroyed
+        raise SandboxNotFound(
+            "The session has no sandbox.",
+            hint="There is nothing to destroy; the next turn makes one.",
+        )
+
+    async def sandboxes(self) -> list[SandboxBody]:
+        """The sandboxes that exist now, with the titles of their sessions.
+
+        Raises: SidecarUnavailable.
+        """
+        boxes = (await self._sidecar.sandboxes(measure=True)).sandboxes
+        async with self._database.connection() as conn:
+            titles = await sessions.titles(conn, [box.session_id for box in boxes])
+        return [box.model_copy(update={"title": titles.get(box.session_id, "")}) for box in boxes]
 
     async def delete(self, session_id: UUID) -> SessionDeleted:
         """Remove the sandbox, then the objects, then the rows; may be repeated until it succeeds.

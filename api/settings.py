@@ -25,4 +25,6 @@ class Settings(BaseSettings):
     s3_state_bucket: str = "state"
     default_harness: str = "claude"
     default_provider: str = "local"
+    upload_bytes: int = Field(1 << 30, ge=0)
+    permission_seconds: float = Field(3600.0, gt=0)
     log_level: Literal["debug", "info", "warning", "error"] = "info"

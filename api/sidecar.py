@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 from uuid import UUID
@@ -15,16 +15,21 @@ from pydantic import BaseModel, ValidationError
 
 from contracts.bodies import (
     Capabilities,
+    Changed,
     Destroyed,
+    Edited,
     FilePage,
+    FilesDeleted,
     Health,
     Killed,
+    PermissionAnswer,
     Released,
     RunBody,
     RunRequest,
     SandboxList,
 )
 from contracts.errors import HoldfastError, SidecarUnavailable, StreamGap, from_body
+from contracts.events import dumps
 
 if TYPE_CHECKING:
     from api.settings import Settings
@@ -116,8 +121,17 @@ class Sidecar:
         """Raises: RunNotFound."""
         return await self._call("POST", f"/runs/{turn_id}/cancel", RunBody)
 
-    async def sandboxes(self) -> SandboxList:
-        return await self._call("GET", "/sandboxes", SandboxList)
+    async def answer(self, turn_id: UUID, permission_id: str, answer: PermissionAnswer) -> RunBody:
+        """Hand on the answer to what a harness asked; may be repeated.
+
+        Raises: RunNotFound, NotAskedYet.
+        """
+        path = f"/runs/{turn_id}/permissions/{quote(permission_id, safe='')}"
+        return await self._call("POST", path, RunBody, content=dumps(answer.model_dump()))
+
+    async def sandboxes(self, *, measure: bool = False) -> SandboxList:
+        """`measure`: with the memory of each."""
+        return await self._call("GET", "/sandboxes", SandboxList, params={"measure": measure})
 
     async def destroy(self, provider: str, sandbox_id: str) -> Destroyed:
         """End a sandbox that nothing answers for.
@@ -145,6 +159,46 @@ class Sidecar:
             "GET", f"/sessions/{session_id}/live/file", params={"path": path}
         ) as response:
             yield response
+
+    async def put_file(
+        self, session_id: UUID, path: str, content: AsyncIterator[bytes], *, replace: bool
+    ) -> Changed:
+        """Through the mount.
+
+        Raises: SandboxNotFound when there is none, FileExists, InvalidPath.
+        """
+        params = {"path": path, "replace": replace}
+        route = f"/sessions/{session_id}/mount/file"
+        return await self._call("PUT", route, Changed, content=content, params=params, limits=SLOW)
+
+    async def make_folder(self, session_id: UUID, path: str) -> Changed:
+        """As `put_file`."""
+        content = dumps({"path": path})
+        route = f"/sessions/{session_id}/mount/folder"
+        return await self._call("POST", route, Changed, content=content)
+
+    async def move(self, session_id: UUID, source: str, target: str) -> Changed:
+        """As `put_file`, and FileNotFound."""
+        content = dumps({"source": source, "target": target})
+        route = f"/sessions/{session_id}/mount/move"
+        return await self._call("POST", route, Changed, content=content, limits=SLOW)
+
+    async def delete_file(self, session_id: UUID, path: str) -> FilesDeleted:
+        """As `put_file`, and FileNotFound."""
+        route = f"/sessions/{session_id}/mount/file"
+        return await self._call(
+            "DELETE", route, FilesDeleted, params={"path": path}, limits=httpx.Timeout(660.0)
+        )
+
+    @contextlib.asynccontextmanager
+    async def hold(self, session_id: UUID, edits: Sequence[Edited]) -> AsyncIterator[None]:
+        """Nothing mounts the workspace for the time of the block.
+
+        Raises: WorkspaceMounted, WorkspaceBusy.
+        """
+        content = dumps({"edits": [edit.model_dump() for edit in edits]})
+        async with self._open("POST", f"/sessions/{session_id}/hold", content=content, limits=SLOW):
+            yield
 
     async def lines(self, turn_id: UUID, after: int) -> AsyncGenerator[bytes, None]:
         """The run's stream from line `after` on, complete lines only, until it closes.
@@ -174,7 +228,7 @@ class Sidecar:
         path: str,
         answer: type[B],
         *,
-        content: bytes | None = None,
+        content: bytes | AsyncIterator[bytes] | None = None,
         params: Mapping[str, Any] | None = None,
         limits: httpx.Timeout = TIMEOUT,
     ) -> B:
@@ -193,11 +247,11 @@ class Sidecar:
         method: str,
         path: str,
         *,
-        content: bytes | None = None,
+        content: bytes | AsyncIterator[bytes] | None = None,
         params: Mapping[str, Any] | None = None,
         limits: httpx.Timeout = TIMEOUT,
     ) -> AsyncIterator[httpx.Response]:
-        headers = {"Content-Type": "application/json"} if content is not None else {}
+        headers = {"Content-Type": "application/json"} if isinstance(content, bytes) else {}
         with mapped():
             async with self._http.stream(
                 method, path, content=content, params=params, headers=headers, timeout=limits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Iterator
@@ -21,12 +22,15 @@ from contracts.errors import FileNotFound, NotFound, RangeNotSatisfiable, StoreU
 
 if TYPE_CHECKING:
     from types_aiobotocore_s3.client import S3Client
+    from types_aiobotocore_s3.type_defs import CompletedPartTypeDef
 
     from api.settings import Settings
 
 # S3 lists and deletes at most this many keys a call.
 BATCH = 1000
 CHUNK_BYTES = 256 * 1024
+# Of an upload; S3 takes 10,000 parts, none but the last below 5 MiB.
+PART_BYTES = 8 << 20
 MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
 RANGE = re.compile(r"bytes=(\d+-\d*|-\d+)")
 
@@ -60,6 +64,12 @@ class OpenFile:
     modified_at: datetime
     content_range: str | None
     chunks: AsyncIterator[bytes]
+
+
+@dataclass(frozen=True)
+class Measured:
+    objects: int
+    bytes: int
 
 
 class Store:
@@ -156,6 +166,22 @@ class Store:
                     chunks=body.iter_chunks(CHUNK_BYTES),
                 )
 
+    async def measure(self, directory: str) -> Measured:
+        """How many objects are under `directory/`, and how big they are together.
+
+        Raises: StoreUnavailable.
+        """
+        objects = size = 0
+        with mapped():
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=directory.rstrip("/") + "/"
+            )
+            async for page in pages:
+                for item in page.get("Contents", []):
+                    objects += not item["Key"].endswith("/")
+                    size += item["Size"]
+        return Measured(objects, size)
+
     async def delete_tree(self, directory: str) -> int:
         """Delete every object under `directory/` and no other; says how many there were.
 
@@ -176,6 +202,105 @@ class Store:
             await self._delete_directories(prefix)
         return deleted
 
+    async def head(self, key: str) -> int | None:
+        """The size of an object; None if there is none.
+
+        Raises: StoreUnavailable.
+        """
+        with mapped():
+            try:
+                found = await self._client.head_object(Bucket=self._bucket, Key=key)
+            except ClientError as error:
+                if _code(error) not in MISSING:
+                    raise
+                return None
+            return found["ContentLength"]
+
+    async def has_directory(self, directory: str) -> bool:
+        """Whether there is anything under `directory/`, or its marker.
+
+        Raises: StoreUnavailable.
+        """
+        prefix = directory + "/"
+        with mapped():
+            answer = await self._client.list_objects_v2(
+                Bucket=self._bucket, Prefix=prefix, Delimiter="/", MaxKeys=1
+            )
+        if answer.get("Contents") or answer.get("CommonPrefixes"):
+            return True
+        return await self.head(prefix) is not None
+
+    async def keys(self, prefix: str) -> AsyncIterator[str]:
+        """Every key under a prefix, also those that come to be meanwhile, perhaps.
+
+        Raises: StoreUnavailable.
+        """
+        after = ""
+        while True:
+            with mapped():
+                answer = await self._client.list_objects_v2(
+                    Bucket=self._bucket, Prefix=prefix, StartAfter=after, MaxKeys=BATCH
+                )
+            page = [item["Key"] for item in answer.get("Contents", [])]
+            for key in page:
+                yield key
+            # a page that ends with the marker of the last directory says that it is the last one,
+            # although what is in the directory follows (SeaweedFS 4.48)
+            if not page or (len(page) < BATCH and not answer["IsTruncated"]):
+                return
+            after = page[-1]
+
+    async def put(self, key: str, data: bytes) -> None:
+        """Raises: StoreUnavailable."""
+        with mapped():
+            await self._client.put_object(Bucket=self._bucket, Key=key, Body=data)
+
+    async def copy(self, key: str, to: Store, new_key: str) -> None:
+        """Raises: StoreUnavailable."""
+        with mapped():
+            await self._client.copy_object(
+                Bucket=to._bucket, Key=new_key, CopySource={"Bucket": self._bucket, "Key": key}
+            )
+
+    async def remove(self, keys: list[str]) -> None:
+        """Raises: StoreUnavailable."""
+        with mapped():
+            await self._delete(keys)
+
+    async def upload(self, key: str, content: AsyncIterator[bytes]) -> None:
+        """Store an object of any size, which appears when it is whole.
+
+        Raises: StoreUnavailable, and what `content` raises; then nothing is stored.
+        """
+        where: dict[str, Any] = {"Bucket": self._bucket, "Key": key}
+        with mapped():
+            upload = (await self._client.create_multipart_upload(**where))["UploadId"]
+        try:
+            parts: list[CompletedPartTypeDef] = []
+            async for piece in _pieces(content):
+                number = len(parts) + 1
+                with mapped():
+                    done = await self._client.upload_part(
+                        **where, UploadId=upload, PartNumber=number, Body=piece
+                    )
+                parts.append({"PartNumber": number, "ETag": done["ETag"]})
+            with mapped():
+                await self._client.complete_multipart_upload(
+                    **where, UploadId=upload, MultipartUpload={"Parts": parts}
+                )
+        except BaseException:
+            with contextlib.suppress(StoreUnavailable), mapped():
+                await asyncio.shield(self._client.abort_multipart_upload(**where, UploadId=upload))
+            raise
+
+    async def directories(self, prefix: str) -> list[str]:
+        """`prefix` and every directory below it, parents first.
+
+        Raises: StoreUnavailable.
+        """
+        with mapped():
+            return await self._directories(prefix)
+
     async def _delete(self, keys: list[str]) -> None:
         answer = await self._client.delete_objects(
             Bucket=self._bucket,
@@ -192,6 +317,13 @@ class Store:
 
     async def _delete_directories(self, prefix: str) -> None:
         """SeaweedFS keeps directories that have no key; they show as common prefixes only."""
+        found = await self._directories(prefix)
+        # children first: each was found after its parent
+        found.reverse()
+        for start in range(0, len(found), BATCH):
+            await self._delete(found[start : start + BATCH])
+
+    async def _directories(self, prefix: str) -> list[str]:
         found, index = [prefix], 0
         while index < len(found):
             pages = self._client.get_paginator("list_objects_v2").paginate(
@@ -200,10 +332,7 @@ class Store:
             async for page in pages:
                 found += [item["Prefix"] for item in page.get("CommonPrefixes", [])]
             index += 1
-        # children first: each was found after its parent
-        found.reverse()
-        for start in range(0, len(found), BATCH):
-            await self._delete(found[start : start + BATCH])
+        return found
 
 
 @dataclass(frozen=True)
@@ -231,6 +360,17 @@ class Stores:
                 "This turn has no manifest.",
                 hint="A turn has one when it has a receipt; see the turn for why it has none.",
             ) from error
+
+
+async def _pieces(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    held = bytearray()
+    async for chunk in content:
+        held += chunk
+        while len(held) >= PART_BYTES:
+            yield bytes(held[:PART_BYTES])
+            del held[:PART_BYTES]
+    if held:
+        yield bytes(held)
 
 
 def _read_error(error: ClientError, path: str) -> Exception:

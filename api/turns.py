@@ -84,6 +84,11 @@ class Turns:
             raise turn_not_found(turn_id)
         return turn
 
+    async def proven_before(self, session_id: UUID, turn_id: UUID) -> UUID | None:
+        """The last turn before this one that has a receipt."""
+        async with self._database.connection() as conn:
+            return await turns.proven_before(conn, session_id, turn_id)
+
     async def page(self, session_id: UUID, *, limit: int, cursor: str | None) -> TurnPage:
         """Raises: InvalidInput for a foreign cursor."""
         after = InOrder()

@@ -35,8 +35,7 @@ from bench.barrier import BUCKET, SYNC, engine, make_buckets
 from sidecar.boxhost import processes
 from sidecar.boxhost.mounts import Mounts
 from sidecar.workspace import restore
-from sidecar.workspace.host_mounted import MountedWorkspace
-from sidecar.workspace.host_mounted import HostMounted
+from sidecar.workspace.host_mounted import HostMounted, MountedWorkspace
 from stack.install.binaries import find_weed
 from stack.settings import Settings
 from tests.services import SeaweedFS, seaweedfs, short_directory

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from client.sessions import Id, next_cursor, session_path
-from client.wire import Wire, segments
+from client.wire import SLOW_TIMEOUT, Wire, segments
 from contracts import errors
-from contracts.bodies import FileEntry, FilePage
+from contracts.bodies import Changed, FileEntry, FilePage, FilesDeleted, FolderCreate, Move
 
 PAGE = 1000
 CHUNK_BYTES = 1 << 20
@@ -80,6 +80,53 @@ class Files:
                 await asyncio.to_thread(_append, part, chunk)
                 size += len(chunk)
         return size
+
+    async def put(
+        self,
+        session_id: Id,
+        path: str,
+        content: bytes | AsyncIterator[bytes],
+        *,
+        replace: bool = True,
+    ) -> Changed:
+        """Puts a file into the workspace; the folders above it are made.
+
+        Raises: SessionNotFound, FileExists, InvalidPath, TooLarge, Unavailable.
+        """
+        route = self._path(session_id, path)
+        async with self._wire.open(
+            "PUT", route, params={"replace": replace}, content=content, limits=SLOW_TIMEOUT
+        ) as response:
+            return Changed.model_validate_json(await response.aread())
+
+    async def mkdir(self, session_id: Id, path: str) -> Changed:
+        """Raises: SessionNotFound, FileExists, InvalidPath, Unavailable."""
+        route = f"{session_path(session_id)}/folders"
+        return await self._wire.call("POST", route, Changed, body=FolderCreate(path=path))
+
+    async def move(self, session_id: Id, source: str, target: str) -> Changed:
+        """Raises: SessionNotFound, FileNotFound, FileExists, InvalidPath, Unavailable."""
+        route, body = f"{session_path(session_id)}/move", Move(source=source, target=target)
+        return await self._wire.call("POST", route, Changed, body=body, limits=SLOW_TIMEOUT)
+
+    async def delete(self, session_id: Id, path: str) -> FilesDeleted:
+        """Deletes a file, or a folder with all that is in it.
+
+        Raises: SessionNotFound, FileNotFound, InvalidPath, Unavailable.
+        """
+        return await self._wire.call(
+            "DELETE", self._path(session_id, path), FilesDeleted, limits=SLOW_TIMEOUT
+        )
+
+    async def zip(self, session_id: Id, path: str = "") -> AsyncGenerator[bytes, None]:
+        """A folder as a zip archive, piece by piece.
+
+        Raises: SessionNotFound, FileNotFound, InvalidPath, Unavailable.
+        """
+        route = f"{session_path(session_id)}/zip"
+        async with self._wire.open("GET", route, params={"path": path}) as response:
+            async for chunk in response.aiter_bytes(CHUNK_BYTES):
+                yield chunk
 
     def _path(self, session_id: Id, path: str) -> str:
         if not path:

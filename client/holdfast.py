@@ -15,6 +15,8 @@ from pydantic import SecretStr
 from client import settings
 from client.files import Files, Live
 from client.follow import STREAM_TIMEOUT, Patience, follow, lines, placed
+from client.matrix_runs import MatrixRuns
+from client.permissions import Permissions
 from client.receipts import Difference, check_manifest, differences
 from client.sessions import Id, Sessions, Turns
 from client.wire import Wire, build
@@ -38,7 +40,8 @@ NOT_READY = frozenset({503})
 
 
 class Holdfast:
-    """A stack, over HTTP. Enter it with `async with`; `http` is for tests and special transports.
+    """A stack, over HTTP. Enter it with `async with`; `http` is for tests and special transports,
+    `name` (`[a-z0-9-]{1,32}`) is what this program is called where it is recorded who did it.
 
     Every method raises HoldfastError and nothing else from the wire: the error that the
     api told, or Unavailable when it does not answer.
@@ -51,17 +54,20 @@ class Holdfast:
         *,
         http: httpx.AsyncClient | None = None,
         patience: Patience | None = None,
+        name: str | None = None,
     ) -> None:
         secret = SecretStr(token) if isinstance(token, str) else token
         self._own = http is None
         # Proxies of the environment are left out: the token is for the stack alone.
         self._http = http or httpx.AsyncClient(trust_env=False)
-        self._wire = Wire(self._http, url, secret)
+        self._wire = Wire(self._http, url, secret, name)
         self._patience = patience or Patience()
         self.sessions = Sessions(self._wire)
         self.turns = Turns(self._wire, self._patience)
+        self.permissions = Permissions(self._wire)
         self.files = Files(self._wire)
         self.live = Live(self._wire)
+        self.matrix = MatrixRuns(self._wire)
 
     @classmethod
     def from_env(cls) -> Self:

@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from pydantic import ValidationError
@@ -18,14 +18,18 @@ from client.wire import SLOW_TIMEOUT, Wire, build, segment
 from contracts import errors
 from contracts.bodies import (
     MAX_PROMPT_CHARS,
+    Changes,
+    Destroyed,
     Killed,
     Manifest,
     Permissions,
     Session,
+    SessionContents,
     SessionCreate,
     SessionDeleted,
     SessionPage,
     SessionPatch,
+    SessionState,
     Turn,
     TurnCreate,
     TurnPage,
@@ -76,15 +80,27 @@ class Sessions:
         )
         return await self._wire.call("POST", "/sessions", Session, body=body)
 
-    async def list(self, *, archived: bool = False) -> AsyncGenerator[Session, None]:
-        """Every session that is, or is not, archived, the last used first; all pages of them."""
+    async def list(
+        self,
+        *,
+        archived: bool | Literal["any"] = False,
+        state: SessionState | None = None,
+        harness: str | None = None,
+        provider: str | None = None,
+        q: str | None = None,
+    ) -> AsyncGenerator[Session, None]:
+        """Every session that is, or is not, archived, the last used first; all pages of them.
+
+        `q` are words, each of which is in the title or in the text of the transcript.
+        """
         cursor: str | None = None
+        wanted = {"state": state, "harness": harness, "provider": provider, "q": q}
         while True:
             page = await self._wire.call(
                 "GET",
                 "/sessions",
                 SessionPage,
-                params={"limit": PAGE, "cursor": cursor, "archived": archived},
+                params={"limit": PAGE, "cursor": cursor, "archived": archived, **wanted},
             )
             for session in page.sessions:
                 yield session
@@ -95,6 +111,14 @@ class Sessions:
     async def get(self, session_id: Id) -> Session:
         """Raises: SessionNotFound."""
         return await self._wire.call("GET", session_path(session_id), Session)
+
+    async def contents(self, session_id: Id) -> SessionContents:
+        """What `delete` would remove.
+
+        Raises: SessionNotFound, Unavailable.
+        """
+        path = f"{session_path(session_id)}/contents"
+        return await self._wire.call("GET", path, SessionContents, limits=SLOW_TIMEOUT)
 
     async def rename(self, session_id: Id, title: str) -> Session:
         """Raises: SessionNotFound, InvalidInput."""
@@ -120,6 +144,15 @@ class Sessions:
         """
         return await self._wire.call(
             "POST", f"{session_path(session_id)}/kill", Killed, limits=SLOW_TIMEOUT
+        )
+
+    async def destroy(self, session_id: Id) -> Destroyed:
+        """Ends the session's sandbox in an orderly way, with proof; not while a turn uses it.
+
+        Raises: SessionNotFound, SandboxNotFound, TurnRunning, Unavailable.
+        """
+        return await self._wire.call(
+            "POST", f"{session_path(session_id)}/destroy", Destroyed, limits=SLOW_TIMEOUT
         )
 
     async def resolve(self, ref: str) -> Session:
@@ -246,6 +279,13 @@ class Turns:
         except ValidationError as error:
             raise errors.HoldfastError(f"{path} is no manifest that we know") from error
         return StoredManifest(manifest, hashlib.sha256(content).hexdigest())
+
+    async def changes(self, session_id: Id, turn_id: Id) -> Changes:
+        """The files that the turn added, changed and removed.
+
+        Raises: SessionNotFound, TurnNotFound, NotFound when it has no manifest.
+        """
+        return await self._wire.call("GET", f"{self._path(session_id, turn_id)}/changes", Changes)
 
     async def started(self, turn: Turn) -> Turn:
         """The turn once it does not wait any more: it runs, has ended, or was cancelled.

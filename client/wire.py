@@ -75,8 +75,11 @@ def build(cls: type[B], **fields: Any) -> B:
 class Wire:
     """Asks the api at `url` with `token`. The httpx client is the caller's to close."""
 
-    def __init__(self, http: httpx.AsyncClient, url: str, token: SecretStr) -> None:
+    def __init__(
+        self, http: httpx.AsyncClient, url: str, token: SecretStr, name: str | None = None
+    ) -> None:
         self._http = http
+        self._named = {} if name is None else {"X-Holdfast-Client": name}
         self._url = url.rstrip("/")
         self._token = token
 
@@ -116,6 +119,7 @@ class Wire:
         body: BaseModel | None = None,
         params: Params | None = None,
         headers: Mapping[str, str] | None = None,
+        content: bytes | AsyncIterator[bytes] | None = None,
         limits: httpx.Timeout = TIMEOUT,
         accept: frozenset[int] = frozenset(),
     ) -> AsyncIterator[httpx.Response]:
@@ -123,8 +127,8 @@ class Wire:
 
         Raises: any HoldfastError, also while the caller reads.
         """
-        sent = {"Authorization": f"Bearer {self._token.get_secret_value()}", **(headers or {})}
-        content = None
+        secret = self._token.get_secret_value()
+        sent = {"Authorization": f"Bearer {secret}", **self._named, **(headers or {})}
         if body is not None:
             content = body.model_dump_json(exclude_none=True).encode()
             sent["Content-Type"] = "application/json"

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from contracts.events import Text
 
 Permissions = Literal["ask", "auto"]
+SessionState = Literal["running", "waiting", "idle", "not_durable"]
 TurnState = Literal["queued", "running", "completed", "failed", "cancelled", "interrupted"]
 
 MAX_PROMPT_CHARS = 1_000_000
@@ -47,7 +48,28 @@ class SessionPatch(Asked):
     archived: bool | None = None
 
 
+class LastTurn(Body):
+    """How the newest turn stands; `durable` is None while it runs."""
+
+    id: UUID
+    state: TurnState
+    harness: str
+    provider: str
+    ended_at: datetime | None
+    durable: bool | None
+    error: dict[str, Any] | None
+
+
+class Match(Body):
+    """Where a search found a session's transcript: an event, and the text around the hit."""
+
+    seq: int
+    text: Text
+
+
 class Session(Body):
+    """`last_seq` is also the number of events. `files` and `bytes` are of the last receipt."""
+
     id: UUID
     title: str
     harness: str
@@ -62,11 +84,32 @@ class Session(Body):
     running_turn: UUID | None
     queued: int = 0  # turns that wait for the running one
     durable: bool | None = None  # whether the last turn that ended has a receipt; None: none did
+    # waiting: for the answer to a permission; not_durable: the last turn that ended has no receipt
+    state: SessionState = "idle"
+    waiting: int = 0  # permissions that nobody has answered
+    files: int | None = None
+    bytes: int | None = None
+    last_turn: LastTurn | None = None
+    match: Match | None = None  # of a search
 
 
 class SessionPage(Body):
     sessions: list[Session]
     next_cursor: str | None = None
+
+
+class SessionContents(Body):
+    """What a delete would remove."""
+
+    session_id: UUID
+    turns: int
+    events: int
+    files: int
+    bytes: int
+    state_objects: int  # manifests and the harnesses' own state
+    sandboxes: int
+    running_turn: UUID | None
+    queued: int
 
 
 class SessionDeleted(Body):
@@ -148,6 +191,40 @@ class Turn(Body):
     not_durable: NotDurableBody | None = None
 
 
+class PermissionOption(Body):
+    option_id: Text
+    name: Text = ""
+    kind: str = ""
+
+
+class Permission(Body):
+    """What a harness asked for, at the event `seq`. `closed`: the turn ended before an answer."""
+
+    permission_id: str
+    session_id: UUID
+    turn_id: UUID
+    seq: int
+    state: Literal["pending", "answered", "closed"]
+    tool_call_id: Text | None
+    title: Text
+    kind: str
+    input: Any
+    options: list[PermissionOption]
+    asked_at: datetime
+    expires_at: datetime | None  # when it will be rejected, while nobody answers
+    option_id: Text | None
+    answered_by: str | None
+    answered_at: datetime | None
+
+
+class PermissionList(Body):
+    permissions: list[Permission]
+
+
+class PermissionChoice(Asked):
+    option_id: Text
+
+
 class TurnPage(Body):
     turns: list[Turn]
     next_cursor: str | None = None
@@ -161,12 +238,72 @@ class FileEntry(Body):
     kind: Literal["file", "directory", "symlink"]
     size: int | None = None
     modified_at: datetime | None = None
+    durable: bool | None = None  # of the live view: whether it is as the last receipt has it
 
 
 class FilePage(Body):
     path: str
     entries: list[FileEntry]
     next_cursor: str | None = None
+    removed: list[str] = []  # of the live view: what the last receipt has here and is gone
+
+
+Via = Literal["mount", "store"]
+
+
+class Changed(FileEntry):
+    """What a user has put into the workspace; `via` the sandbox's mount, or the store."""
+
+    via: Via
+
+
+class FilesDeleted(Body):
+    path: str
+    files: int
+    directories: int
+    via: Via
+
+
+class FolderCreate(Asked):
+    path: str
+
+
+class Move(Asked):
+    source: str
+    target: str
+
+
+class Edited(Asked):
+    """What a change of objects does to the paths of the last manifest: one is moved, or gone."""
+
+    source: str
+    target: str | None = None
+
+
+class Hold(Asked):
+    """Keep the workspace from being mounted while the api changes its objects."""
+
+    edits: list[Edited] = []
+
+
+class Change(Body):
+    """How a turn left a path; a size is None for what is no file."""
+
+    path: str
+    kind: Literal["file", "directory", "symlink", "special"]
+    size: int | None = None
+    size_before: int | None = None
+
+
+class Changes(Body):
+    """What a turn left otherwise than the last receipt before it, that of turn `since`."""
+
+    turn_id: UUID
+    since: UUID | None
+    added: list[Change]
+    changed: list[Change]
+    removed: list[Change]
+    cut: bool = False  # there are more than are listed
 
 
 class SandboxBody(Body):
@@ -177,6 +314,9 @@ class SandboxBody(Body):
     engine: str | None = None
     created_at: datetime | None = None
     warm_until: datetime | None = None
+    in_use: bool = False  # a turn runs in it
+    memory: int | None = None  # bytes that its processes have together; None: nobody tells
+    title: str = ""  # of its session
 
 
 class SandboxList(Body):
@@ -280,6 +420,14 @@ class RunRequest(Asked):
     turns_before: int = 0  # how many there were in all
 
 
+class PermissionAnswer(Asked):
+    """An answer on its way to the harness; without an option the request is withdrawn."""
+
+    option_id: Text | None = None
+    by: str
+    reason: Text = ""
+
+
 class RunBody(Body):
     turn_id: UUID
     session_id: UUID
@@ -314,6 +462,58 @@ class InvokeRequest(Asked):
     session_id: UUID | None = None
     data: InvokeData = InvokeData()
     force: bool = False
+
+
+MatrixState = Literal["running", "completed", "failed", "interrupted", "cancelled"]
+CellState = Literal["waiting", "running", "passed", "failed", "skipped"]
+
+
+class MatrixCreate(Asked):
+    """Which cells; what is left out is all that the stack knows."""
+
+    harnesses: list[str] | None = Field(None, min_length=1, max_length=100)
+    providers: list[str] | None = Field(None, min_length=1, max_length=100)
+    engine: Literal["auto", "geesefs", "weed"] = "auto"
+
+
+class StepTook(Body):
+    name: str
+    took: float
+
+
+class MatrixCell(Body):
+    """One harness on one provider. `step` is what it is at while it runs."""
+
+    harness: str
+    provider: str
+    state: CellState
+    step: str | None = None
+    steps: list[StepTook] = []
+    took: float | None = None
+    reason: Text = ""
+    engine: str | None = None
+    session_id: UUID | None = None
+
+
+class MatrixRun(Body):
+    """`cells` are None in a list of runs. `failed` as a state: there is no verdict for all."""
+
+    id: UUID
+    state: MatrixState
+    created_at: datetime
+    ended_at: datetime | None
+    harnesses: list[str]
+    providers: list[str]
+    engine: str
+    passed: int
+    failed: int
+    skipped: int
+    error: Text | None
+    cells: list[MatrixCell] | None = None
+
+
+class MatrixRunList(Body):
+    runs: list[MatrixRun]
 
 
 class Health(Body):

@@ -15,10 +15,15 @@ HoldfastError
 │   ├── TurnNotFound
 │   ├── RunNotFound
 │   ├── FileNotFound
+│   ├── PermissionNotFound
+│   ├── MatrixRunNotFound
 │   └── SandboxNotFound
 ├── Conflict (409)
 │   ├── TurnRunning             carries the running turn's id
 │   ├── NoTurnRunning
+│   ├── AlreadyAnswered         carries who answered, and what
+│   ├── FileExists
+│   ├── WorkspaceMounted        change it through its mount, not behind its back
 │   └── StaleEpoch              somebody else holds the session's lease by now
 ├── TooLarge (413)
 ├── RangeNotSatisfiable (416)
@@ -26,6 +31,8 @@ HoldfastError
 │   ├── DatabaseUnavailable
 │   ├── StoreUnavailable
 │   ├── SidecarUnavailable
+│   ├── NotAskedYet             a harness that is not known to wait for an answer
+│   ├── WorkspaceBusy           the sandbox is on its way in or out
 │   ├── BoxHostUnavailable      whoever holds the boxes and mounts cannot be asked
 │   └── EngineUnavailable       the Docker engine
 ├── SandboxError (502)          raised by providers; carries `op`
@@ -135,6 +142,14 @@ class FileNotFound(NotFound):
     code = "file_not_found"
 
 
+class MatrixRunNotFound(NotFound):
+    code = "matrix_run_not_found"
+
+
+class PermissionNotFound(NotFound):
+    code = "permission_not_found"
+
+
 class SandboxNotFound(NotFound):
     code = "sandbox_not_found"
 
@@ -149,6 +164,18 @@ class TurnRunning(Conflict):
 
 class NoTurnRunning(Conflict):
     code = "no_turn_running"
+
+
+class AlreadyAnswered(Conflict):
+    code = "already_answered"
+
+
+class WorkspaceMounted(Conflict):
+    code = "workspace_mounted"
+
+
+class FileExists(Conflict):
+    code = "file_exists"
 
 
 class StaleEpoch(Conflict):
@@ -177,6 +204,14 @@ class StoreUnavailable(Unavailable):
 
 class SidecarUnavailable(Unavailable):
     code = "sidecar_unavailable"
+
+
+class NotAskedYet(Unavailable):
+    code = "not_asked_yet"
+
+
+class WorkspaceBusy(Unavailable):
+    code = "workspace_busy"
 
 
 class BoxHostUnavailable(Unavailable):

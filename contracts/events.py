@@ -241,18 +241,29 @@ class Plan(EventBase):
 
 
 class PermissionAsked(EventBase):
+    """The harness waits for an answer before it does something. Each of `options` has an
+    `option_id`, a `name`, and a `kind`: allow_once, allow_always, reject_once, reject_always."""
+
     type: Literal["permission.asked"] = "permission.asked"
     permission_id: str
     tool_call_id: Text | None = None
     title: Text = ""
+    kind: str = "other"
+    input: Any = None
     options: list[Any] = []
 
 
 class PermissionAnswered(EventBase):
+    """The harness has its answer; no `option_id`: the request was withdrawn. `by` is `auto` when
+    nobody was asked, `timeout` when nobody answered in time, `cancel` when the turn was cancelled,
+    else who answered."""
+
     type: Literal["permission.answered"] = "permission.answered"
     permission_id: str
     option_id: Text | None = None
+    kind: str | None = None
     by: str = "auto"
+    reason: Text = ""
 
 
 class Usage(EventBase):

@@ -62,12 +62,14 @@ def create_app(settings: Settings) -> FastAPI:
         ):
             await host.boxes.thaw_all()  # a sidecar that died in a barrier left its box frozen
             state = store.in_bucket(settings.s3_state_bucket)
-            parts = Parts(store, Manifests(state), Fence(host.mounts, keys), address)
+            manifests = Manifests(state)
+            parts = Parts(store, manifests, Fence(host.mounts, keys), address)
             async with (
                 wiring.providers(settings, host, parts, keys) as providers,
                 running(settings, providers, gateway, States(state)) as runs,
             ):
                 app.state.runs = runs
+                app.state.manifests = manifests
                 yield
 
     async def authenticate(request: Request) -> None:

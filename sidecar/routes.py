@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from contracts.bodies import (
     Capabilities,
+    Changed,
     Destroyed,
     FilePage,
+    FilesDeleted,
+    FolderCreate,
     HarnessBody,
     Health,
+    Hold,
     Killed,
+    Move,
+    PermissionAnswer,
     ProviderBody,
     Released,
     RunBody,
@@ -25,13 +35,17 @@ from contracts.errors import SandboxNotFound
 from sidecar.harnesses.registry import HARNESSES
 from sidecar.providers.registry import ROWS
 from sidecar.runs.engine import Runs
-from sidecar.workspace import live
+from sidecar.workspace import edits, live
 from sidecar.workspace.engine import Workspace
+from sidecar.workspace.manifest import Edit
 
 open_router = APIRouter()
 router = APIRouter()
 
 NDJSON = "application/x-ndjson"
+# A caller that changes objects for longer than this has hung.
+HOLD_SECONDS = 900
+HOLD_BEATS = 180
 
 
 def _runs(request: Request) -> Runs:
@@ -53,7 +67,7 @@ async def capabilities(request: Request, runs: RunsHere) -> Capabilities:
     troubles = await runs.sandboxes.troubles()
     return Capabilities(
         harnesses=[
-            HarnessBody(name=h.name, title=h.title, can_ask=False, efforts=list(h.efforts))
+            HarnessBody(name=h.name, title=h.title, can_ask=h.can_ask, efforts=list(h.efforts))
             for h in HARNESSES.values()
         ],
         providers=[
@@ -95,9 +109,16 @@ async def cancel_run(turn_id: UUID, runs: RunsHere) -> RunBody:
     return runs.cancel(turn_id)
 
 
+@router.post("/runs/{turn_id}/permissions/{permission_id}")
+async def answer_permission(
+    turn_id: UUID, permission_id: str, body: PermissionAnswer, runs: RunsHere
+) -> RunBody:
+    return await runs.answer(turn_id, permission_id, body)
+
+
 @router.get("/sandboxes")
-async def list_sandboxes(runs: RunsHere) -> SandboxList:
-    return SandboxList(sandboxes=await runs.sandboxes.list())
+async def list_sandboxes(runs: RunsHere, measure: bool = False) -> SandboxList:
+    return SandboxList(sandboxes=await runs.sandboxes.list(measure=measure))
 
 
 @router.delete("/sandboxes/{provider}/{sandbox_id}")
@@ -131,12 +152,66 @@ async def live_file(session_id: UUID, runs: RunsHere, path: str) -> StreamingRes
     )
 
 
+@router.put("/sessions/{session_id}/mount/file")
+async def put_file(
+    session_id: UUID, request: Request, runs: RunsHere, path: str, replace: bool = True
+) -> Changed:
+    workspace = await _workspace(runs, session_id)
+    return await edits.put(workspace, path, request.stream(), replace=replace)
+
+
+@router.post("/sessions/{session_id}/mount/folder")
+async def make_folder(session_id: UUID, body: FolderCreate, runs: RunsHere) -> Changed:
+    return await edits.mkdir(await _workspace(runs, session_id), body.path)
+
+
+@router.post("/sessions/{session_id}/mount/move")
+async def move(session_id: UUID, body: Move, runs: RunsHere) -> Changed:
+    return await edits.move(await _workspace(runs, session_id), body.source, body.target)
+
+
+@router.delete("/sessions/{session_id}/mount/file")
+async def delete_file(session_id: UUID, runs: RunsHere, path: str) -> FilesDeleted:
+    return await edits.delete(await _workspace(runs, session_id), path)
+
+
+@router.post("/sessions/{session_id}/hold")
+async def hold(session_id: UUID, body: Hold, runs: RunsHere, request: Request) -> StreamingResponse:
+    """Nothing mounts the workspace for as long as this answer is read: the api changes its objects
+    meanwhile. Raises: WorkspaceMounted, WorkspaceBusy."""
+    stack = contextlib.AsyncExitStack()
+    await stack.enter_async_context(runs.sandboxes.unmounted(session_id))
+    try:
+        for edit in body.edits:
+            noted = Edit(edit.source, edit.target)
+            await request.app.state.manifests.edited(str(session_id), noted)
+    except BaseException:
+        await stack.aclose()
+        raise
+    return Holding(stack)
+
+
+class Holding(StreamingResponse):
+    """Held until the caller hangs up, or nobody has been heard to do so for too long."""
+
+    def __init__(self, held: contextlib.AsyncExitStack) -> None:
+        super().__init__(self._beats(), media_type=NDJSON)
+        self._held = held
+
+    async def _beats(self) -> AsyncIterator[bytes]:
+        for _ in range(HOLD_BEATS):
+            yield b"\n"
+            await asyncio.sleep(HOLD_SECONDS / HOLD_BEATS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._held:
+            await super().__call__(scope, receive, send)
+
+
 async def _workspace(runs: Runs, session_id: UUID) -> Workspace:
-    known = runs.sandboxes.live.get(session_id)
-    if known is not None:
-        workspace = await runs.sandboxes.providers[known.provider].workspace(str(session_id))
-        if workspace is not None:
-            return workspace
+    workspace = await runs.sandboxes.mounted(session_id)
+    if workspace is not None:
+        return workspace
     raise SandboxNotFound(
         "the session has no workspace mounted right now",
         hint="Its files are in the durable view; the next turn mounts them again.",

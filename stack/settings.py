@@ -54,6 +54,8 @@ class Settings(BaseSettings):
     default_provider: str = "local"
     workspace: Literal["auto", "geesefs", "weed", "checkpoint"] = "auto"
     checkpoint_seconds: float | None = Field(None, gt=0)
+    permission_seconds: float | None = Field(None, gt=0)
+    upload_bytes: int | None = Field(None, ge=0)
     warm_seconds: float | None = Field(None, ge=0)
     warm_sandboxes: int | None = Field(None, ge=0)
     docker_socket: Path | None = None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from contracts.bodies import Permissions, Session
+from api.db.search import NOTHING, Sought
+from contracts.bodies import LastTurn, Permissions, Session, SessionState
 
 if TYPE_CHECKING:
     from api.db.pool import Connection
@@ -44,15 +47,12 @@ class Removed:
 INSERT = """
 INSERT INTO sessions (id, title, harness, provider, model, reasoning, permissions)
 VALUES ($1, $2, $3, $4, $5, $6, $7)
-RETURNING id, title, harness, provider, model, reasoning, permissions, archived,
-          created_at, updated_at, last_seq, NULL::uuid AS running_turn, 0 AS queued,
-          NULL::boolean AS durable
 """
 
 
 async def insert(conn: Connection, new: NewSession) -> Session:
     """Store a new session."""
-    row = await conn.fetchrow(
+    await conn.execute(
         INSERT,
         new.id,
         new.title,
@@ -62,52 +62,149 @@ async def insert(conn: Connection, new: NewSession) -> Session:
         new.reasoning,
         new.permissions,
     )
-    assert row is not None
-    return Session(**row)
+    session = await get(conn, new.id)
+    assert session is not None
+    return session
 
 
-GET = """
+# What a session is like: `t` is the turn that runs, `l` the newest that runs or ran, `e` the
+# newest that has ended, `r` the newest that has a receipt.
+ROW = """
 SELECT s.id, s.title, s.harness, s.provider, s.model, s.reasoning, s.permissions, s.archived,
-       s.created_at, s.updated_at, s.last_seq, t.id AS running_turn,
+       s.created_at, s.updated_at, s.last_seq, t.id AS running_turn, e.durable, w.waiting,
        (SELECT count(*) FROM turns q WHERE q.session_id = s.id AND q.state = 'queued') AS queued,
-       (SELECT e.receipt IS NOT NULL FROM turns e
-        WHERE e.session_id = s.id AND e.epoch IS NOT NULL AND e.ended_at IS NOT NULL
-        ORDER BY e.epoch DESC LIMIT 1) AS durable
-FROM sessions s LEFT JOIN turns t ON t.session_id = s.id AND t.state = 'running'
-WHERE s.id = $1
+       (r.receipt ->> 'files')::bigint AS files, (r.receipt ->> 'bytes')::bigint AS bytes,
+       l.id AS last_id, l.state AS last_state, l.harness AS last_harness,
+       l.provider AS last_provider, l.ended_at AS last_ended_at, l.error AS last_error,
+       l.durable AS last_durable, c.state
+FROM sessions s
+LEFT JOIN turns t ON t.session_id = s.id AND t.state = 'running'
+LEFT JOIN LATERAL (
+    SELECT n.id, n.state, n.harness, n.provider, n.ended_at, n.error,
+           CASE WHEN n.ended_at IS NOT NULL THEN n.receipt IS NOT NULL END AS durable
+    FROM turns n WHERE n.session_id = s.id AND n.epoch IS NOT NULL
+    ORDER BY n.epoch DESC LIMIT 1
+) l ON true
+LEFT JOIN LATERAL (
+    SELECT n.receipt IS NOT NULL AS durable FROM turns n
+    WHERE n.session_id = s.id AND n.epoch IS NOT NULL AND n.ended_at IS NOT NULL
+    ORDER BY n.epoch DESC LIMIT 1
+) e ON true
+LEFT JOIN LATERAL (
+    SELECT n.receipt FROM turns n
+    WHERE n.session_id = s.id AND n.epoch IS NOT NULL AND n.ended_at IS NOT NULL
+      AND n.receipt IS NOT NULL
+    ORDER BY n.epoch DESC LIMIT 1
+) r ON true
+CROSS JOIN LATERAL (
+    -- `auto` answers at once, and nobody is waited for
+    SELECT count(*) AS waiting FROM permissions p
+    WHERE p.turn_id = t.id AND p.state = 'pending' AND t.permissions = 'ask'
+) w
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN w.waiting > 0 THEN 'waiting'
+                WHEN t.id IS NOT NULL THEN 'running'
+                WHEN NOT e.durable THEN 'not_durable'
+                ELSE 'idle' END AS state
+) c
 """
+GET = ROW + "WHERE s.id = $1"
 
 
 async def get(conn: Connection, session_id: UUID) -> Session | None:
     row = await conn.fetchrow(GET, session_id)
-    return Session(**row) if row is not None else None
+    return _session(dict(row)) if row is not None else None
 
 
-PAGE = """
-SELECT s.id, s.title, s.harness, s.provider, s.model, s.reasoning, s.permissions, s.archived,
-       s.created_at, s.updated_at, s.last_seq, t.id AS running_turn,
-       (SELECT count(*) FROM turns q WHERE q.session_id = s.id AND q.state = 'queued') AS queued,
-       (SELECT e.receipt IS NOT NULL FROM turns e
-        WHERE e.session_id = s.id AND e.epoch IS NOT NULL AND e.ended_at IS NOT NULL
-        ORDER BY e.epoch DESC LIMIT 1) AS durable
-FROM sessions s LEFT JOIN turns t ON t.session_id = s.id AND t.state = 'running'
-WHERE s.archived = $1
+# Every word that is looked for is in the title or in some event.
+PAGE = (
+    ROW
+    + """
+WHERE ($1::boolean IS NULL OR s.archived = $1)
   AND ($2::timestamptz IS NULL OR (s.updated_at, s.id) < ($2, $3::uuid))
+  AND (cardinality($5::text[]) = 0 OR c.state = ANY($5))
+  AND ($6::text IS NULL OR s.harness = $6)
+  AND ($7::text IS NULL OR s.provider = $7)
+  AND (cardinality($8::text[]) = 0 OR s.id IN (
+      SELECT found.id FROM (
+          SELECT v.session_id AS id, k.n
+          FROM unnest($8) WITH ORDINALITY AS k (query, n)
+          JOIN events v ON v.words IS NOT NULL AND v.words @@ to_tsquery('simple', k.query)
+          WHERE k.query <> ''
+          UNION
+          SELECT h.id, k.n FROM unnest($9::text[]) WITH ORDINALITY AS k (pattern, n)
+          JOIN sessions h ON h.title ILIKE k.pattern
+      ) AS found
+      GROUP BY found.id HAVING count(*) = cardinality($8)
+  ))
 ORDER BY s.updated_at DESC, s.id DESC
 LIMIT $4
 """
+)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which sessions a list shows; None and nothing leave a question open."""
+
+    archived: bool | None = False
+    states: Sequence[SessionState] = ()
+    harness: str | None = None
+    provider: str | None = None
+    sought: Sought = NOTHING
 
 
 async def page(
     conn: Connection,
+    wanted: Wanted,
     *,
-    archived: bool,
     before: tuple[datetime, UUID] | None,
     limit: int,
 ) -> list[Session]:
     """Sessions in the order of their last activity, newest first, older than `before`."""
     at, session_id = before if before is not None else (None, None)
-    return [Session(**row) for row in await conn.fetch(PAGE, archived, at, session_id, limit)]
+    rows = await conn.fetch(
+        PAGE,
+        wanted.archived,
+        at,
+        session_id,
+        limit,
+        wanted.states,
+        wanted.harness,
+        wanted.provider,
+        wanted.sought.queries,
+        wanted.sought.likes,
+    )
+    return [_session(dict(row)) for row in rows]
+
+
+def _session(fields: dict[str, Any]) -> Session:
+    last = {name: fields.pop(f"last_{name}") for name in LastTurn.model_fields}
+    if last["error"] is not None:
+        last["error"] = json.loads(last["error"])
+    last_turn = LastTurn(**last) if last["id"] is not None else None
+    return Session(**fields, last_turn=last_turn)
+
+
+TITLES = "SELECT id, title FROM sessions WHERE id = ANY($1::uuid[])"
+
+
+async def titles(conn: Connection, session_ids: Sequence[UUID]) -> dict[UUID, str]:
+    """What sessions are called."""
+    return {row["id"]: row["title"] for row in await conn.fetch(TITLES, session_ids)}
+
+
+COUNT = """
+SELECT (SELECT count(*) FROM turns WHERE session_id = $1) AS turns,
+       (SELECT count(*) FROM events WHERE session_id = $1) AS events
+"""
+
+
+async def count(conn: Connection, session_id: UUID) -> Removed:
+    """What `delete` would remove."""
+    row = await conn.fetchrow(COUNT, session_id)
+    assert row is not None
+    return Removed(**row)
 
 
 PATCH = """
@@ -184,6 +281,7 @@ async def mark_deleting(conn: Connection, session_id: UUID) -> None:
 
 
 DELETE_EVENTS = "DELETE FROM events WHERE session_id = $1"
+DELETE_PERMISSIONS = "DELETE FROM permissions WHERE session_id = $1"
 DELETE_SANDBOXES = "DELETE FROM sandboxes WHERE session_id = $1"
 DELETE_LEASES = """
 DELETE FROM leases USING turns WHERE turns.id = leases.turn_id AND turns.session_id = $1
@@ -195,6 +293,7 @@ DELETE = "DELETE FROM sessions WHERE id = $1"
 async def delete(conn: Connection, session_id: UUID) -> Removed:
     """Remove every row of the session."""
     events = _count(await conn.execute(DELETE_EVENTS, session_id))
+    await conn.execute(DELETE_PERMISSIONS, session_id)
     await conn.execute(DELETE_SANDBOXES, session_id)
     await conn.execute(DELETE_LEASES, session_id)
     turns = _count(await conn.execute(DELETE_TURNS, session_id))

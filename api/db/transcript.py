@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from api.db import search
+from api.db.search import Tail
 from contracts.errors import StaleEpoch
 from contracts.events import EventBase, dumps, to_dict
 
@@ -21,24 +23,27 @@ PAGE_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True)
 class NewEvent:
-    """An event that has no place in the transcript yet. `tail` is its JSON without the brace."""
+    """An event that has no place in the transcript yet. `tail` is its JSON without the brace,
+    `text` is what it can be found by."""
 
     event: EventBase
     source: int | None
     at: datetime
     type: str
     tail: bytes
+    text: str = ""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a turn stands."""
+    """Where a turn stands. `tail` is how its text ended (`search.Tail`)."""
 
     session_id: UUID
     epoch: int
     last_seq: int
     last_source: int
     state: str
+    tail: str
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,8 @@ def prepare(event: EventBase, source: int | None = None) -> NewEvent:
         at = event.at.astimezone(UTC)
     except (OverflowError, ValueError):
         at = datetime.now(UTC)
-    return NewEvent(event, source, at, str(plain["type"]), dumps(plain)[1:])
+    text = search.text_of(event)
+    return NewEvent(event, source, at, str(plain["type"]), dumps(plain)[1:], text)
 
 
 def placed(event: NewEvent, session_id: UUID, turn_id: UUID, seq: int) -> bytes:
@@ -68,7 +74,7 @@ def placed(event: NewEvent, session_id: UUID, turn_id: UUID, seq: int) -> bytes:
 
 
 LOCK = """
-SELECT s.id AS session_id, s.epoch, s.last_seq, t.last_source, t.state
+SELECT s.id AS session_id, s.epoch, s.last_seq, t.last_source, t.state, t.tail
 FROM sessions s JOIN turns t ON t.session_id = s.id
 WHERE t.id = $1
 FOR NO KEY UPDATE
@@ -94,14 +100,17 @@ async def lock(conn: Connection, turn_id: UUID, epoch: int) -> Place | None:
 
 
 INSERT = """
-INSERT INTO events (session_id, turn_id, seq, source, at, type, size, body)
-SELECT $1, $2, u.*
-FROM unnest($3::bigint[], $4::bigint[], $5::timestamptz[], $6::text[], $7::integer[], $8::json[])
-     AS u (seq, source, at, type, size, body)
+INSERT INTO events (session_id, turn_id, seq, source, at, type, size, body, words)
+SELECT $1, $2, u.seq, u.source, u.at, u.type, u.size, u.body,
+       CASE WHEN u.text <> '' THEN to_tsvector('simple', u.text) END
+FROM unnest($3::bigint[], $4::bigint[], $5::timestamptz[], $6::text[], $7::integer[], $8::json[],
+            $9::text[])
+     AS u (seq, source, at, type, size, body, text)
 """
 ADVANCE = """
 WITH turn AS (
-    UPDATE turns SET last_seq = $3, last_source = greatest(last_source, $4) WHERE id = $2
+    UPDATE turns SET last_seq = $3, last_source = greatest(last_source, $4), tail = $5
+    WHERE id = $2
 )
 UPDATE sessions SET last_seq = $3 WHERE id = $1
 RETURNING pg_notify('holdfast_events', id::text)
@@ -131,6 +140,7 @@ async def append(
         placed(event, place.session_id, turn_id, seq)
         for event, seq in zip(fresh, seqs, strict=True)
     ]
+    texts, tail = _joined(fresh, Tail.parse(place.tail))
     await conn.execute(
         INSERT,
         place.session_id,
@@ -141,9 +151,19 @@ async def append(
         [event.type for event in fresh],
         [len(body) for body in bodies],
         bodies,
+        [search.words(text) for text in texts],
     )
-    await conn.execute(ADVANCE, place.session_id, turn_id, seqs[-1], last_source)
+    await conn.execute(ADVANCE, place.session_id, turn_id, seqs[-1], last_source, str(tail))
     return fresh
+
+
+def _joined(events: Sequence[NewEvent], tail: Tail) -> tuple[list[str], Tail]:
+    """The events' texts, each with the beginning of a word that the piece before it cut off."""
+    texts = []
+    for event in events:
+        text, tail = tail.join(event.event, event.text)
+        texts.append(text)
+    return texts, tail
 
 
 READ = """
@@ -171,4 +191,24 @@ async def read(
 ) -> list[Stored]:
     """The next page; at least one event when there is one, however big it is."""
     rows = await conn.fetch(READ, session_id, after, upto, min(limit, PAGE_EVENTS), PAGE_BYTES)
+    return [Stored(**row) for row in rows]
+
+
+READ_BEFORE = """
+SELECT seq, turn_id, type, body FROM (
+    SELECT seq, turn_id, type, body, sum(size) OVER (ORDER BY seq DESC) - size AS bytes_after
+    FROM (
+        SELECT seq, turn_id, type, size, body FROM events
+        WHERE session_id = $1 AND seq < $2
+        ORDER BY seq DESC LIMIT $3
+    ) AS candidates
+) AS page
+WHERE bytes_after < $4
+ORDER BY seq
+"""
+
+
+async def read_before(conn: Connection, session_id: UUID, before: int, limit: int) -> list[Stored]:
+    """The page that ends before `before`, in order; at least one event when there is one."""
+    rows = await conn.fetch(READ_BEFORE, session_id, before, min(limit, PAGE_EVENTS), PAGE_BYTES)
     return [Stored(**row) for row in rows]

@@ -181,6 +181,19 @@ async def has_ended(conn: Connection, turn_id: UUID) -> bool:
     return await conn.fetchval(UNENDED, turn_id) is None
 
 
+PROVEN_BEFORE = """
+SELECT b.id FROM turns t JOIN turns b ON b.session_id = t.session_id AND b.epoch < t.epoch
+WHERE t.session_id = $1 AND t.id = $2 AND b.ended_at IS NOT NULL AND b.receipt IS NOT NULL
+ORDER BY b.epoch DESC LIMIT 1
+"""
+
+
+async def proven_before(conn: Connection, session_id: UUID, turn_id: UUID) -> UUID | None:
+    """The last turn before this one that has a receipt."""
+    found: UUID | None = await conn.fetchval(PROVEN_BEFORE, session_id, turn_id)
+    return found
+
+
 ACCEPTED = "UPDATE turns SET accepted = true WHERE id = $1"
 
 

@@ -8,7 +8,9 @@ from uuid import UUID
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
 
-from api.follow import Span, ndjson_stream, sse_stream
+from api.db import transcript
+from api.db.transcript import PAGE_EVENTS
+from api.follow import Span, ndjson, ndjson_stream, sse_stream
 from api.services import Use
 from contracts.errors import InvalidInput
 
@@ -24,13 +26,23 @@ async def read_events(
     sid: UUID,
     services: Use,
     after: Annotated[int, Query(ge=0, lt=MAX_SEQ)] = 0,
+    before: Annotated[int | None, Query(ge=1, lt=MAX_SEQ)] = None,
     follow: bool = False,
     limit: Annotated[int | None, Query(ge=1)] = None,
     accept: Annotated[str, Header()] = "",
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> StreamingResponse:
-    """The transcript after `after`: NDJSON, or SSE when that is what is accepted."""
+    """The transcript after `after`: NDJSON, or SSE when that is what is accepted.
+
+    With `before`, one page of NDJSON instead: the events that end before it, in order.
+    """
     session = await services.sessions.get(sid)
+    if before is not None:
+        if follow or after or last_event_id:
+            raise InvalidInput("`before` goes with neither `after` nor `follow`.", hint="Choose.")
+        async with services.database.connection() as conn:
+            page = await transcript.read_before(conn, sid, before, limit or PAGE_EVENTS)
+        return StreamingResponse(iter([ndjson(page) if page else b""]), media_type=NDJSON)
     if last_event_id:
         after = _sequence(last_event_id)
     span = Span(sid, after, upto=None if follow else session.last_seq, limit=limit)

@@ -8,15 +8,17 @@ from email.utils import format_datetime
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Header, Query
-from fastapi.responses import Response
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import Response, StreamingResponse
 from starlette.convertors import Convertor, register_url_convertor
 
 from api.paths import workspace_path
 from api.services import Services, Use
 from api.store import OpenFile
 from api.streamed import OwnedStream, file_headers
-from contracts.bodies import FilePage
+from api.zipped import zipped
+from contracts.bodies import Changed, FilePage, FilesDeleted, FolderCreate, Move
+from contracts.errors import FileNotFound
 
 
 class AnyPath(Convertor[str]):
@@ -76,6 +78,53 @@ async def read_file(
             headers["Content-Range"] = file.content_range
         status = 200 if file.content_range is None else 206
         return OwnedStream(file.chunks, stack.pop_all(), status_code=status, headers=headers)
+
+
+@router.put("/files/{path:anypath}", status_code=201)
+async def put_file(
+    sid: UUID, path: str, services: Use, request: Request, replace: bool = True
+) -> Changed:
+    """Put a file into the workspace; the folders above it are made."""
+    wanted = workspace_path(path)
+    await services.sessions.get(sid)
+    return await services.edits.put(sid, wanted, request.stream(), replace=replace)
+
+
+@router.delete("/files/{path:anypath}")
+async def delete_file(sid: UUID, path: str, services: Use) -> FilesDeleted:
+    """Delete a file, or a folder with all that is in it."""
+    wanted = workspace_path(path)
+    await services.sessions.get(sid)
+    return await services.edits.delete(sid, wanted)
+
+
+@router.post("/folders", status_code=201)
+async def make_folder(sid: UUID, body: FolderCreate, services: Use) -> Changed:
+    """Make a folder, and those above it."""
+    wanted = workspace_path(body.path)
+    await services.sessions.get(sid)
+    return await services.edits.mkdir(sid, wanted)
+
+
+@router.post("/move")
+async def move(sid: UUID, body: Move, services: Use) -> Changed:
+    """Give a file or a folder another name, where there is nothing yet."""
+    source, target = workspace_path(body.source), workspace_path(body.target)
+    await services.sessions.get(sid)
+    return await services.edits.move(sid, source, target)
+
+
+@router.get("/zip", response_class=Response)
+async def zip_folder(sid: UUID, services: Use, path: str = "") -> Response:
+    """A folder as the store has it, or the whole workspace, as a zip archive."""
+    wanted = workspace_path(path, root=True)
+    session = await services.sessions.get(sid)
+    store = services.stores.sessions
+    if wanted and not await store.has_directory(f"{sid}/{wanted}"):
+        raise FileNotFound(f"There is no folder {wanted!r}.", hint="Zip one that there is.")
+    name = wanted.rpartition("/")[2] or session.title or str(sid)
+    headers = {**file_headers(f"{name}.zip", download=True), "Content-Type": "application/zip"}
+    return StreamingResponse(zipped(store, sid, wanted), headers=headers)
 
 
 def _version(file: OpenFile) -> dict[str, str]:

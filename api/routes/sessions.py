@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Query
 
+from api.choices import storable
+from api.db.search import sought
+from api.db.sessions import Wanted
 from api.services import Use
 from contracts.bodies import (
+    Destroyed,
     Killed,
     Session,
+    SessionContents,
     SessionCreate,
     SessionDeleted,
     SessionPage,
     SessionPatch,
+    SessionState,
 )
 
 router = APIRouter(prefix="/sessions", tags=["sessions"])
@@ -31,16 +37,38 @@ async def list_sessions(
     services: Use,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Annotated[str | None, Query(max_length=1000)] = None,
-    archived: bool = False,
+    archived: bool | Literal["any"] = False,
+    state: Annotated[list[SessionState], Query(max_length=10)] = [],  # noqa: B006 - FastAPI copies
+    harness: Annotated[str | None, Query(max_length=100)] = None,
+    provider: Annotated[str | None, Query(max_length=100)] = None,
+    q: Annotated[str, Query(max_length=500)] = "",
 ) -> SessionPage:
-    """Sessions by their last activity, newest first; `archived=true` lists the archived ones."""
-    return await services.sessions.page(limit=limit, cursor=cursor, archived=archived)
+    """Sessions by their last activity, newest first.
+
+    `q` looks for words, each in the title or in the text of the transcript.
+    """
+    for name, text in (("harness", harness), ("provider", provider), ("q", q)):
+        storable(name, text)
+    wanted = Wanted(
+        archived=None if archived == "any" else archived,
+        states=state,
+        harness=harness,
+        provider=provider,
+        sought=sought(q),
+    )
+    return await services.sessions.page(wanted, limit=limit, cursor=cursor)
 
 
 @router.get("/{sid}")
 async def get_session(sid: UUID, services: Use) -> Session:
     """One session."""
     return await services.sessions.get(sid)
+
+
+@router.get("/{sid}/contents")
+async def get_contents(sid: UUID, services: Use) -> SessionContents:
+    """What a delete of the session would remove."""
+    return await services.sessions.contents(sid)
 
 
 @router.patch("/{sid}")
@@ -59,3 +87,9 @@ async def delete_session(sid: UUID, services: Use) -> SessionDeleted:
 async def kill_sandbox(sid: UUID, services: Use) -> Killed:
     """SIGKILL the session's sandbox; files and transcript stay."""
     return await services.sessions.kill(sid)
+
+
+@router.post("/{sid}/destroy")
+async def destroy_sandbox(sid: UUID, services: Use) -> Destroyed:
+    """End the session's sandbox in an orderly way, and prove it; not while a turn uses it."""
+    return await services.sessions.destroy(sid)

@@ -8,8 +8,9 @@ from uuid import UUID
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
+from api.changes import changes
 from api.services import Use
-from contracts.bodies import Turn, TurnCreate, TurnPage
+from contracts.bodies import Changes, Turn, TurnCreate, TurnPage
 
 router = APIRouter(prefix="/sessions/{sid}/turns", tags=["turns"])
 
@@ -45,6 +46,15 @@ async def get_manifest(sid: UUID, tid: UUID, services: Use) -> Response:
     await services.sessions.get(sid)
     await services.turns.get(sid, tid)
     return Response(await services.stores.manifest(sid, tid), media_type="application/json")
+
+
+@router.get("/{tid}/changes")
+async def get_changes(sid: UUID, tid: UUID, services: Use) -> Changes:
+    """The files that the turn added, changed and removed, by its manifest and the one before."""
+    await services.sessions.get(sid)
+    await services.turns.get(sid, tid)
+    before = await services.turns.proven_before(sid, tid)
+    return await changes(services.stores, sid, tid, before)
 
 
 @router.post("/{tid}/cancel", status_code=202)

@@ -1,150 +1,89 @@
-// A plain page: sessions on the left, the chosen one's transcript, live, on the right.
-// Everything an agent says goes through textContent.
+// The page: three columns, the dialogs, the keyboard.
 
-const $ = (id) => document.getElementById(id);
-/** @type {{id: string, title: string}|null} */
-let session = null;
-let turn = null;
-let source = null;
-let lastText = null;
+import { link } from "./api.js";
+import { attempt, cancelTurn, dismiss, navigate, refreshAll, refreshList, state, update, useUpdates } from "./state.js";
+import { Conversation } from "./ui/conversation.js";
+import { Dialogs } from "./ui/dialogs.js";
+import { Files } from "./ui/files.js";
+import { Icon, IconButton, Spinner, Trouble } from "./ui/parts.js";
+import { Sandbox } from "./ui/sandbox.js";
+import { Sessions } from "./ui/sessions.js";
+import { html, render, useEffect, useState } from "./vendor/preact-11.2.0-htm-3.1.1.js";
 
-async function call(method, path, body) {
-  const answer = await fetch(path, {
-    method,
-    headers: body ? { "Content-Type": "application/json" } : {},
-    body: body ? JSON.stringify(body) : undefined,
-  });
-  const json = await answer.json();
-  if (!answer.ok) throw new Error(`${json.error.message} ${json.error.hint}`);
-  return json;
+const LIST_EVERY = 4000;
+
+function App() {
+  const { route, session, pane, preview, demo } = useUpdates();
+  return html`<${Offline} />
+    <div class="app" data-pane=${pane} data-page=${route.page}>
+      <${Sessions} />
+      ${route.page === "matrix" ? html`<${Later} load=${() => import("./ui/matrix.js")} key="matrix" />` : route.page === "session" ? html`<${Conversation} />` : html`<${Welcome} />`}
+      ${route.page === "session" && html`<aside class="side" aria-label="Sandbox and files">${session && html`<${Sandbox} session=${session} /><${Files} sid=${session.id} key=${session.id} />`}</aside>`}
+    </div>
+    ${route.page === "session" ? html`<${Tabs} pane=${pane} />` : null}
+    ${demo && html`<${Later} load=${() => import("./ui/demo.js")} key="demo" />`}
+    <${Dialogs} />
+    ${preview && session && html`<${Later} load=${() => import("./ui/preview.js")} key=${`preview ${preview.path}`} />`}
+    <${Toasts} />`;
 }
 
-/** Run something for the user; what goes wrong is shown, not thrown. */
-function attempt(action) {
-  return async (event) => {
-    event?.preventDefault();
-    $("trouble").hidden = true;
-    try {
-      await action(event);
-    } catch (error) {
-      $("trouble").textContent = error.message;
-      $("trouble").hidden = false;
-    }
+/** A part that is fetched when it is first shown. */
+function Later({ load }) {
+  const [part, setPart] = useState(null);
+  const [failed, setFailed] = useState(false);
+  useEffect(() => void load().then((made) => setPart(() => made.default ?? made.Preview), () => setFailed(true)), []);
+  if (failed) return html`<div class="later"><${Trouble} error=${{ message: "A part of the page could not be loaded.", hint: "" }} again=${() => location.reload()} /></div>`;
+  return part ? html`<${part} />` : html`<div class="later"><${Spinner} label="Loading" /></div>`;
+}
+
+const Offline = () => !link.up && html`<div class="offline" role="alert"><span class="spinner" aria-hidden="true"></span>
+  <span><strong>The api does not answer.</strong> What runs goes on without this page; it comes back by itself.</span></div>`;
+
+const Welcome = () => html`<main class="welcome">
+  <img src="/static/icon.svg" alt="" width="56" height="56" />
+  <h1>Sessions that hold fast</h1>
+  <p>Kill the sandbox at any moment, carry on in another one, with another harness: the files and the conversation are still there, with proof. Every turn ends with a receipt.</p>
+  <p class="buttons center">
+    <button type="button" class="primary" onClick=${() => update({ demo: true })}><${Icon} name="play" /> Show me</button>
+    <button type="button" class="wide-only" onClick=${() => update({ dialog: { kind: "new" } })}><${Icon} name="plus" /> New session</button>
+    <a class="button" href="#/matrix"><${Icon} name="grid" /> Matrix</a></p>
+</main>`;
+
+const TABS = [["sessions", "Sessions", "list"], ["conversation", "Conversation", "terminal"], ["files", "Files", "folder"]];
+const Tabs = ({ pane }) => html`<nav class="tabs" aria-label="Panes">${TABS.map(([name, text, icon]) => html`
+  <button type="button" aria-pressed=${pane === name} onClick=${() => update({ pane: name })}><${Icon} name=${icon} />${text}</button>`)}</nav>`;
+
+const Toasts = () => html`<div class="toasts" role="status" aria-live="polite">${state.toasts.map((each) => html`<div key=${each.id} class=${`toast ${each.tone}`}>
+  <span>${each.text} ${each.hint && html`<span class="meta">${each.hint}</span>`}</span><${IconButton} icon="close" label="Dismiss" onClick=${() => dismiss(each.id)} /></div>`)}</div>`;
+
+function onKey(event) {
+  if (event.key === "." && (event.ctrlKey || event.metaKey)) {
+    const turn = state.session?.running_turn ?? state.transcript?.fold.running?.id;
+    if (turn) attempt(() => cancelTurn(state.session.id, turn));
+    return event.preventDefault();
+  }
+  if (event.ctrlKey || event.metaKey || event.altKey || state.dialog || state.preview) return;
+  if (event.target.closest?.("input, textarea, select, [contenteditable]")) {
+    if (event.key === "Escape") event.target.blur();
+    return;
+  }
+  const focus = (selector) => requestAnimationFrame(() => document.querySelector(selector)?.focus());
+  const acts = {
+    n: () => update({ dialog: { kind: "new" } }),
+    "/": () => { update({ pane: "sessions" }); focus("#search"); },
+    c: () => { update({ pane: "conversation" }); focus("#prompt"); },
+    f: () => { update({ pane: "files" }); focus(".rows button, .files button"); },
+    "?": () => update({ dialog: { kind: "help" } }),
   };
+  if (!acts[event.key]) return;
+  event.preventDefault();
+  acts[event.key]();
 }
 
-function mark(text) {
-  const span = document.createElement("span");
-  span.className = "bad";
-  span.textContent = text;
-  return span;
-}
-
-async function listSessions() {
-  const { sessions } = await call("GET", "/sessions?limit=100");
-  $("sessions").replaceChildren(...sessions.map((item) => {
-    const button = document.createElement("button");
-    button.textContent = item.title || `${item.harness}, ${new Date(item.created_at).toLocaleString()}`;
-    if (item.durable === false) button.append(mark(" ✗ not durable"));
-    if (item.queued) button.append(` · ${item.queued} queued`);
-    if (item.id === session?.id) button.setAttribute("aria-current", "true");
-    button.onclick = attempt(() => choose(item));
-    const row = document.createElement("li");
-    row.append(button);
-    return row;
-  }));
-}
-
-async function choose(item) {
-  source?.close();
-  session = item;
-  lastText = null;
-  setTurn(null);
-  $("title").textContent = `${item.title || "Untitled"} · ${item.harness} · ${item.provider}`;
-  $("transcript").replaceChildren();
-  $("prompt").hidden = false;
-  // the browser comes back by itself with Last-Event-ID after a broken connection
-  source = new EventSource(`/sessions/${item.id}/events?follow=true`);
-  source.onmessage = (message) => show(JSON.parse(message.data));
-  await listSessions();
-}
-
-function setTurn(id) {
-  turn = id;
-  $("send").disabled = id !== null;
-  $("cancel").disabled = id === null;
-}
-
-/** The event as one line of text, and how it looks. */
-function describe(event) {
-  switch (event.type) {
-    case "message": return [event.text, event.role];
-    case "thought": return [event.text, "detail"];
-    case "tool.call": return [`▸ ${event.title || event.kind}`, "detail"];
-    case "tool.result": return [(event.output || event.status).slice(0, 4000), "detail"];
-    case "receipt": return [`✓ stored: ${event.files} files, ${event.bytes} bytes (${event.engine})`, "good"];
-    case "receipt.failed": return [notDurable(event), "bad"];
-    case "turn.failed":
-    case "turn.interrupted": return [`${event.type}: ${event.error.message} ${event.error.hint ?? ""}`, "bad"];
-    case "resume": return [`resume: ${event.rung}${event.carried ? `, with ${event.carried}` : ""}`, "detail"];
-    case "mount.lost": return [`workspace lost: ${event.reason}`, "bad"];
-    case "run.adopted": return [`the turn goes on: ${event.reason}`, "detail"];
-    case "state.failed": return [`the memory of ${event.harness} was not stored: ${event.reason}`, "detail"];
-    case "workspace.swept": return [`removed ${event.paths.join(", ")}: ${event.reason}`, "detail"];
-    case "tool.update": case "usage": case "raw": case "plan": case "state.captured": return null;
-    default: return [event.type, "detail"];
-  }
-}
-
-/** What is not proven to be in the store, with the reason for each file. */
-function notDurable(event) {
-  const files = Object.entries(event.files ?? {}).map(([path, reason]) => `\n  ${path}: ${reason}`);
-  return `✗ not durable (${event.engine}): ${event.reason}${files.join("")}`;
-}
-
-function show(event) {
-  if (event.type === "turn.started") setTurn(event.turn_id);
-  else if (event.type.startsWith("turn.")) setTurn(null);
-  const described = describe(event);
-  if (described === null) return;
-  const [text, look] = described;
-  const list = $("transcript");
-  const atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 50;
-  if (look === "assistant" && lastText !== null) {
-    lastText.textContent += text;
-  } else {
-    const line = document.createElement("li");
-    line.className = look;
-    line.textContent = text;
-    list.append(line);
-    lastText = look === "assistant" ? line : null;
-  }
-  if (atEnd) list.scrollTop = list.scrollHeight;
-}
-
-$("new").onsubmit = attempt(async () => {
-  await choose(await call("POST", "/sessions", { harness: $("harness").value }));
-});
-
-$("prompt").onsubmit = attempt(async () => {
-  await call("POST", `/sessions/${session.id}/turns`, { prompt: $("text").value });
-  $("text").value = "";
-});
-
-$("text").onkeydown = (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("prompt").requestSubmit();
-};
-
-$("cancel").onclick = attempt(() => call("POST", `/sessions/${session.id}/turns/${turn}/cancel`));
-
-await attempt(async () => {
-  const { harnesses, default_harness } = await call("GET", "/capabilities");
-  $("harness").replaceChildren(...harnesses.map((harness) => {
-    const option = document.createElement("option");
-    option.value = harness.name;
-    option.textContent = harness.title;
-    option.selected = harness.name === default_harness;
-    return option;
-  }));
-})();
-await attempt(listSessions)();
+document.addEventListener("keydown", onKey);
+window.addEventListener("hashchange", navigate);
+setInterval(() => document.hidden || !link.up || refreshList(), LIST_EVERY);
+document.addEventListener("visibilitychange", () => document.hidden || refreshList());
+render(html`<${App} />`, document.getElementById("app"));
+refreshAll();
+navigate();

@@ -77,7 +77,16 @@ def described(pid: int, token: str) -> dict[str, Any]:
     except GONE:
         argv, exe = [b""], ""
     words = [word.decode("utf-8", "replace") for word in argv]
-    return {"token": token, "pid": pid, "argv": [*words, exe]}
+    return {"token": token, "pid": pid, "argv": [*words, exe], "memory": memory_of(pid)}
+
+
+def memory_of(pid: int) -> int:
+    """What it has in memory, in bytes; 0 for one that is gone."""
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    except GONE:
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def marked(marker: bytes) -> list[str]:

@@ -1,6 +1,6 @@
 """The workspace where nothing outside can reach it: walked, mended and mounted from in here.
 
-The scripts are the host's own (walker.py, mender.py): what a workspace is looked at with is the
+The scripts are the host's own (walker.py, mender.py, editor.py): what touches a workspace is the
 same everywhere.
 """
 
@@ -22,7 +22,9 @@ from commands import Children
 
 PLACE = Path(living.WORKSPACE)
 HERE = Path(__file__).parent
-OPS = ("walk", "mend", "mount", "unmount", "mounted")
+OPS = ("walk", "mend", "edit", "mount", "unmount", "mounted")
+# These wait for no walk, which may take minutes.
+ONCE = {"mend": "mender.py", "edit": "editor.py"}
 MOUNT_SECONDS = 30
 UNMOUNT_SECONDS = 8
 POLL_SECONDS = 0.01
@@ -40,8 +42,8 @@ class Workspace:
     async def do(self, op: str, request: Request, body: bytes) -> Answer:
         if op == "walk":
             return {}, await self._walk(request["within"], body)
-        if op == "mend":
-            return {}, await self._mend(request["within"], body)
+        if op in ONCE:
+            return {}, await self._once(ONCE[op], request["within"], body)
         if op == "mount":
             await self._mount(request["argv"], request["env"])
         elif op == "unmount":
@@ -71,15 +73,15 @@ class Workspace:
             self._walker.kill()
             self._walker = None
 
-    async def _mend(self, bound: float, line: bytes) -> bytes:
-        mender = await Helper.start(self._children, "mender.py")
+    async def _once(self, script: str, bound: float, line: bytes) -> bytes:
+        helper = await Helper.start(self._children, script)
         try:
             async with asyncio.timeout(bound):
-                return await mender.communicate(line)
+                return await helper.communicate(line)
         except TimeoutError:
             raise Refused(f"the workspace hung for {bound} s", "hang") from None
         finally:
-            mender.kill()
+            helper.kill()
 
     async def _mount(self, argv: list[str], env: dict[str, str]) -> None:
         """Start the daemon and wait until its mount is in place."""

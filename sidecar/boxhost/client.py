@@ -205,6 +205,9 @@ class RemoteFiles:
     async def mend(self, op: str, *, bound: float, **arguments: Any) -> dict[str, Any]:
         return await self._ask(f"{self._kind}/mend", op, bound, arguments, again=True)
 
+    async def edit(self, op: str, *, bound: float, **arguments: Any) -> dict[str, Any]:
+        return await self._ask(f"{self._kind}/edit", op, bound, arguments, again=op == "piece")
+
     async def _ask(
         self, call: str, op: str, bound: float, arguments: Mapping[str, Any], *, again: bool
     ) -> dict[str, Any]:

@@ -123,6 +123,10 @@ class Files(Protocol):
         """One of mender.py's, which waits for no other call."""
         ...
 
+    async def edit(self, op: str, *, bound: float, **arguments: Any) -> dict[str, Any]:
+        """One of editor.py's, which waits for no other call."""
+        ...
+
     async def held(self) -> set[int]:
         """Inodes that a box can write to by what it holds open or mapped."""
         ...

@@ -1,5 +1,5 @@
-"""Our end of walker.py and mender.py: processes that touch a mounted workspace, killed when they
-hang."""
+"""Our end of walker.py, mender.py and editor.py: processes that touch a mounted workspace, killed
+when they hang."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from sidecar.boxhost.contract import MountSick
 
 SCRIPT = Path(__file__).parent / "walker.py"
 MENDER = Path(__file__).parent / "mender.py"
+EDITOR = Path(__file__).parent / "editor.py"
 KILL_SECONDS = 5
 ERRNO_KINDS = {107: "ENOTCONN", 13: "EACCES", 5: "EIO", 103: "ECONNABORTED"}
 
@@ -47,8 +48,16 @@ class HostFiles:
         return result_of(answer)
 
     async def mend(self, op: str, *, bound: float, **arguments: Any) -> dict[str, Any]:
+        return await self._once(MENDER, op, bound, arguments)
+
+    async def edit(self, op: str, *, bound: float, **arguments: Any) -> dict[str, Any]:
+        return await self._once(EDITOR, op, bound, arguments)
+
+    async def _once(
+        self, script: Path, op: str, bound: float, arguments: dict[str, Any]
+    ) -> dict[str, Any]:
         """In a process of its own: it must not wait for a walk that may take minutes."""
-        process = await _start(MENDER, self._mountpoint)
+        process = await _start(script, self._mountpoint)
         try:
             async with asyncio.timeout(bound):
                 output, _ = await process.communicate(json.dumps({"op": op, **arguments}).encode())
@@ -56,7 +65,7 @@ class HostFiles:
         except TimeoutError:
             raise MountSick("hang", f"the workspace hung for {bound} s in {op}") from None
         except ValueError:
-            raise MountSick("died", f"the workspace's mender died in {op}") from None
+            raise MountSick("died", f"the workspace's {script.stem} died in {op}") from None
         finally:
             if process.returncode is None:
                 await _end(process)

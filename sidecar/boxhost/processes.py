@@ -9,10 +9,11 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 PROC = Path("/proc")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True)
@@ -25,12 +26,14 @@ class ProcessId:
 
 @dataclass(frozen=True)
 class ProcessInfo:
-    """A process as seen from the host. `inner_pid` is its pid inside its own PID namespace."""
+    """A process as seen from the host. `inner_pid` is its pid inside its own PID namespace,
+    `memory` what it has in memory, in bytes."""
 
     id: ProcessId
     inner_pid: int
     argv: tuple[str, ...]
     exe: str
+    memory: int = field(default=0, compare=False)
 
 
 def start_lasting(
@@ -126,6 +129,7 @@ def in_pid_namespace(namespace: int) -> Iterator[ProcessInfo]:
                 inner_pid=inner_pid(int(name)),
                 argv=tuple(arg.decode("utf-8", "replace") for arg in argv),
                 exe=_exe(entry),
+                memory=int((entry / "statm").read_text().split()[1]) * PAGE_BYTES,
             )
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue

@@ -144,6 +144,9 @@ class BoxCalls:
     async def mend(self, asked: wire.MendInBox, _: bytes) -> Answer:
         return await self._files(asked).mend(asked.op, bound=asked.bound, **asked.arguments), b""
 
+    async def edit(self, asked: wire.EditInBox, _: bytes) -> Answer:
+        return await self._files(asked).edit(asked.op, bound=asked.bound, **asked.arguments), b""
+
     async def held(self, asked: wire.OfBox, _: bytes) -> Answer:
         return sorted(await self._files(asked).held()), b""
 
@@ -223,6 +226,10 @@ class MountCalls:
         files = await self._files(asked)
         return await files.mend(asked.op, bound=asked.bound, **asked.arguments), b""
 
+    async def edit(self, asked: wire.Edit, _: bytes) -> Answer:
+        files = await self._files(asked)
+        return await files.edit(asked.op, bound=asked.bound, **asked.arguments), b""
+
     async def held(self, asked: wire.OfMount, _: bytes) -> Answer:
         return sorted(await (await self._files(asked)).held()), b""
 
@@ -282,6 +289,7 @@ class Service:
             "boxes/thaw_all": (wire.Ask, whole(boxes.thaw_all)),
             "boxes/walk": (wire.WalkInBox, boxes.walk),
             "boxes/mend": (wire.MendInBox, boxes.mend),
+            "boxes/edit": (wire.EditInBox, whole(boxes.edit)),
             "boxes/held": (wire.OfBox, boxes.held),
             "boxes/close": (wire.OfBox, boxes.close),
             "mounts/mount": (wire.MountSession, whole(mounts.mount)),
@@ -294,6 +302,7 @@ class Service:
             "mounts/name": (wire.Ask, mounts.name),
             "files/walk": (wire.Walk, mounts.walk),
             "files/mend": (wire.Mend, mounts.mend),
+            "files/edit": (wire.Edit, whole(mounts.edit)),
             "files/held": (wire.OfMount, mounts.held),
             "files/close": (wire.OfMount, mounts.close),
         }

@@ -90,6 +90,7 @@ class Walker:
                             "kind": _kind(info.st_mode),
                             "size": info.st_size,
                             "mtime": info.st_mtime,
+                            "mtime_ns": info.st_mtime_ns,
                         }
                     )
             return {"entries": entries}

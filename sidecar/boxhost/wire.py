@@ -121,6 +121,10 @@ class Mending(Call):
     op: Literal["look", "restore", "sweep_locks"]
 
 
+class Editing(Call):
+    op: Literal["begin", "piece", "finish", "abandon", "mkdir", "move", "delete"]
+
+
 class Walk(Walking, OfMount):
     pass
 
@@ -129,11 +133,19 @@ class Mend(Mending, OfMount):
     pass
 
 
+class Edit(Editing, OfMount):
+    pass
+
+
 class WalkInBox(Walking, OfBox):
     """On the box's own disk."""
 
 
 class MendInBox(Mending, OfBox):
+    """On the box's own disk."""
+
+
+class EditInBox(Editing, OfBox):
     """On the box's own disk."""
 
 

@@ -215,13 +215,19 @@ class AcpConnection:
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         await self._send({"jsonrpc": "2.0", "method": method, "params": dict(params)})
 
-    async def respond(self, request_id: Any, result: Mapping[str, Any]) -> None:
-        await self._send({"jsonrpc": "2.0", "id": request_id, "result": dict(result)})
+    async def respond(self, request_id: Any, result: Mapping[str, Any]) -> bool:
+        """Answer a request of the agent; False when it may not have got it."""
+        return await self._send({"jsonrpc": "2.0", "id": request_id, "result": dict(result)})
 
-    async def _send(self, body: Mapping[str, Any]) -> None:
-        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-            async with asyncio.timeout(SEND_SECONDS), self._http.post(self._path, json=body):
-                pass
+    async def _send(self, body: Mapping[str, Any]) -> bool:
+        try:
+            async with (
+                asyncio.timeout(SEND_SECONDS),
+                self._http.post(self._path, json=body) as answer,
+            ):
+                return answer.ok
+        except (aiohttp.ClientError, TimeoutError):
+            return False
 
     async def received(self) -> Received:
         """The next message of the agent that is not an answer."""

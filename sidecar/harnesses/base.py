@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from contracts.bodies import Permissions
 from sidecar.harnesses.state import StatePaths
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class Choice:
 
     model: str | None = None
     reasoning: str | None = None
+    permissions: Permissions = "auto"
 
 
 def program(harness: Harness, process: SandboxProcess) -> str:
@@ -55,6 +57,11 @@ class Harness(Protocol):
     @property
     def efforts(self) -> tuple[str, ...]:
         """The words it knows for how hard to think."""
+        ...
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether it can be made to ask before it writes or runs something."""
         ...
 
     @property

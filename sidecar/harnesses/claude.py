@@ -21,6 +21,7 @@ class Claude:
     title = "Claude Code"
     family = "anthropic"
     efforts = ("low", "medium", "high")
+    can_ask = True
     reload_after_cancel = False
     programs: tuple[str, ...] = ("claude-agent-",)
     titles: tuple[str, ...] = ()
@@ -45,7 +46,7 @@ class Claude:
     async def configure(
         self, acp: AcpConnection, opened: Mapping[str, Any], choice: Choice
     ) -> None:
-        await acp.set_mode("bypassPermissions")
+        await acp.set_mode("default" if choice.permissions == "ask" else "bypassPermissions")
         if choice.reasoning is not None:
             await acp.set_option("effort", choice.reasoning)
 

@@ -7,9 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from contracts.bodies import Permissions
 from sidecar.harnesses.acp import AcpConnection
 from sidecar.harnesses.base import SCRIPTED_MODEL, Choice
 from sidecar.harnesses.state import INTERRUPTED, Record, StatePaths, mend_jsonl
+
+# Approval policy and own sandbox. `ask`: it may read; what writes it has to ask for, command by
+# command, and runs it outside of its sandbox once that is allowed.
+POLICIES: Mapping[Permissions, tuple[str, str]] = {
+    "auto": ("never", "danger-full-access"),
+    "ask": ("on-request", "read-only"),
+}
+# Its mode `agent` would have a model judge the requests, and nobody else.
+MODES: Mapping[Permissions, str] = {"auto": "agent-full-access", "ask": "read-only"}
 
 
 class Codex:
@@ -17,6 +27,7 @@ class Codex:
     title = "Codex"
     family = "openai"
     efforts = ("minimal", "low", "medium", "high")
+    can_ask = True
     reload_after_cancel = True
     programs: tuple[str, ...] = ("codex",)
     titles: tuple[str, ...] = ()
@@ -26,12 +37,13 @@ class Codex:
         return mend_jsonl(files, _closing)
 
     def home(self, gateway: str, choice: Choice) -> Mapping[str, str]:
+        policy, mode = POLICIES[choice.permissions]
         # JSON strings are TOML strings: quoting a model's name cannot break out.
         lines = [
             f"model = {json.dumps(choice.model or SCRIPTED_MODEL)}",
             'model_provider = "gateway"',
-            'approval_policy = "never"',
-            'sandbox_mode = "danger-full-access"',
+            f"approval_policy = {json.dumps(policy)}",
+            f"sandbox_mode = {json.dumps(mode)}",
             "check_for_update_on_startup = false",
         ]
         if choice.reasoning is not None:
@@ -55,7 +67,7 @@ class Codex:
     async def configure(
         self, acp: AcpConnection, opened: Mapping[str, Any], choice: Choice
     ) -> None:
-        await acp.set_mode("agent-full-access")  # it does not survive a load
+        await acp.set_mode(MODES[choice.permissions])  # it does not survive a load
 
 
 def _closing(records: Sequence[Record]) -> Iterator[Record]:

@@ -29,6 +29,7 @@ class Opencode:
     title = "opencode"
     family = "openai"
     efforts = ("low", "medium", "high")
+    can_ask = True
     reload_after_cancel = False
     programs: tuple[str, ...] = ("opencode",)
     titles: tuple[str, ...] = ()
@@ -62,6 +63,7 @@ class Opencode:
 
     def home(self, gateway: str, choice: Choice) -> Mapping[str, str]:
         model = choice.model or SCRIPTED_MODEL
+        permission = "ask" if choice.permissions == "ask" else "allow"
         config = {
             "$schema": "https://opencode.ai/config.json",
             "provider": {
@@ -87,9 +89,9 @@ class Opencode:
             "autoupdate": False,
             "share": "disabled",
             "permission": {
-                "edit": "allow",
-                "bash": "allow",
-                "webfetch": "allow",
+                "edit": permission,
+                "bash": permission,
+                "webfetch": permission,
                 # `/workspace` is another name of the directory it works in.
                 "external_directory": "allow",
             },

@@ -18,6 +18,7 @@ class Pi:
     title = "pi"
     family = "openai"
     efforts = ("off", "minimal", "low", "medium", "high", "xhigh")
+    can_ask = False  # it has no such thing
     reload_after_cancel = False
     programs: tuple[str, ...] = ("pi-acp", "pi-coding-agent")
     titles: tuple[str, ...] = ("pi",)

@@ -63,11 +63,13 @@ class ExecResult:
 
 @dataclass(frozen=True)
 class SandboxProcess:
-    """A process in a sandbox. `token` names it for good; a reused pid has another one."""
+    """A process in a sandbox. `token` names it for good; a reused pid has another one. `memory`:
+    bytes, 0 where nobody tells."""
 
     token: str
     pid: int
     argv: tuple[str, ...]
+    memory: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,9 @@ class BoxdFiles:
     async def mend(self, op: str, *, bound: float, **arguments: Any) -> dict[str, Any]:
         return await self._ask("mend", op, bound, arguments)
 
+    async def edit(self, op: str, *, bound: float, **arguments: Any) -> dict[str, Any]:
+        return await self._ask("edit", op, bound, arguments)
+
     async def _ask(
         self, tool: str, op: str, bound: float, arguments: dict[str, Any]
     ) -> dict[str, Any]:
@@ -37,7 +40,9 @@ class BoxdFiles:
         except NoAnswer as error:
             raise MountSick("unreachable", f"{op}: {error}") from error
         except ValueError as error:
-            raise MountSick("died", f"the workspace's {tool}er died in {op}") from error
+            raise MountSick(
+                "died", f"the workspace could not be asked: {tool} died in {op}"
+            ) from error
         if not isinstance(told, dict) or not ({"ok", "error"} & told.keys()):
             raise MountSick("died", f"the sandbox answers nonsense to {op}")
         return result_of(told)

@@ -88,7 +88,12 @@ class BoxdSandbox:
         with asked("processes"):
             head, _ = await self._boxd.call("processes")
         return [
-            SandboxProcess(str(each["token"]), int(each["pid"]), tuple(map(str, each["argv"])))
+            SandboxProcess(
+                str(each["token"]),
+                int(each["pid"]),
+                tuple(map(str, each["argv"])),
+                int(each.get("memory", 0)),  # an image of before does not tell
+            )
             for each in head["processes"]
         ]
 

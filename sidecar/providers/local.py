@@ -162,7 +162,7 @@ class LocalSandbox:
         with _host_errors("processes", "what runs in the sandbox cannot be seen"):
             found = await self._host.processes(self._box)
         return [
-            SandboxProcess(f"{p.id.pid}:{p.id.started}", p.inner_pid, (*p.argv, p.exe))
+            SandboxProcess(f"{p.id.pid}:{p.id.started}", p.inner_pid, (*p.argv, p.exe), p.memory)
             for p in found
         ]
 

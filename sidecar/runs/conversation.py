@@ -15,10 +15,12 @@ from sidecar.harnesses import agent_server, normalise
 from sidecar.harnesses.acp import AcpConnection, Received
 from sidecar.harnesses.base import Choice, Harness, belongs, program
 from sidecar.providers.base import SandboxProcess
+from sidecar.runs import permissions
 from sidecar.runs.joined import Joined
 from sidecar.runs.journal import Journal
 from sidecar.runs.ladder import Brought, Ladder
 from sidecar.runs.live import Adapter, Live
+from sidecar.runs.permissions import Permissions
 from sidecar.runs.progress import Talk
 from sidecar.runs.states import States
 from sidecar.tasks import background
@@ -35,13 +37,19 @@ class Conversation:
     """A harness in a sandbox, for one turn."""
 
     def __init__(
-        self, sandbox: DurableSandbox, harness: Harness, choice: Choice, journal: Journal
+        self,
+        sandbox: DurableSandbox,
+        harness: Harness,
+        choice: Choice,
+        journal: Journal,
+        permissions: Permissions,
     ) -> None:
         self._sandbox = sandbox
         self._harness = harness
         self._choice = choice
         self._journal = journal
         self._emit = journal.append
+        self._permissions = permissions
         self._acp: AcpConnection
         self._before: list[SandboxProcess] = []
         self._left: list[SandboxProcess] = []  # what runs at the end
@@ -77,7 +85,7 @@ class Conversation:
         for entry in self._journal.entries:
             self._normaliser.recall(events.from_dict(entry.event))
         self._told_upto = max(talk.last_event_id, self._journal.last_source)
-        asked = _unanswered_permission(self._journal)
+        asked = self._permissions.first_open
         async with agent_server.connect(self._sandbox) as http:
             self._acp = AcpConnection(
                 http,
@@ -205,9 +213,9 @@ class Conversation:
         self._last_heard = time.monotonic()
         number, message = received
         told = number <= self._told_upto
-        if message.get("method") == "session/request_permission":
+        if message.get("method") == permissions.METHOD:
             await text.flush()
-            await self._allow(number, message, told=told)
+            await self._permissions.ask(self._acp, number, message, told=told)
             return
         event = None if told else self._normaliser.event(message)
         if isinstance(event, events.Message | events.Thought):
@@ -215,33 +223,6 @@ class Conversation:
         elif event is not None:
             await text.flush()
             await self._emit(event, number)
-
-    async def _allow(self, number: int, message: dict[str, Any], *, told: bool) -> None:
-        """`auto`: say yes, once, and put on record that nobody was asked."""
-        params = message.get("params") or {}
-        options = params.get("options") or []
-        call = params.get("toolCall") or {}
-        chosen = next((o for o in options if o.get("kind") == "allow_once"), None)
-        permission_id = f"{self._acp.server_id}:{number}"
-        if not told:
-            asked = events.PermissionAsked(
-                permission_id=permission_id,
-                tool_call_id=call.get("toolCallId"),
-                title=str(call.get("title") or ""),
-                options=options,
-            )
-            await self._emit(asked, number)
-        outcome = (
-            {"outcome": "cancelled"}
-            if chosen is None
-            else {"outcome": "selected", "optionId": chosen["optionId"]}
-        )
-        await self._acp.respond(message.get("id"), {"outcome": outcome})
-        option = None if chosen is None else str(chosen["optionId"])
-        await self._emit(
-            events.PermissionAnswered(permission_id=permission_id, option_id=option, by="auto"),
-            None,
-        )
 
     async def _watch(self) -> None:
         """A harness may die without a word (pi does, under many small deltas): watch its processes
@@ -298,6 +279,7 @@ class Conversation:
 
     async def _cancel(self, prompt: asyncio.Task[dict[str, Any]], otherwise: str) -> None:
         await self._acp.cancel()
+        await self._permissions.withdraw()
         done, _ = await asyncio.wait({prompt}, timeout=CANCEL_SECONDS)
         if not done:
             self._acp.lost(HarnessExited(otherwise))
@@ -328,14 +310,3 @@ class Conversation:
             if p.token not in earlier and not belongs(self._harness, p)
         ]
         await self._sandbox.kill(left)
-
-
-def _unanswered_permission(journal: Journal) -> int | None:
-    """Where in the stream a permission was asked that nobody has answered yet."""
-    asked: int | None = None
-    for entry in journal.entries:
-        if entry.event["type"] == "permission.asked":
-            asked = entry.source
-        elif entry.event["type"] == "permission.answered":
-            asked = None
-    return asked

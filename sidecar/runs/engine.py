@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from uuid import UUID
 
-from contracts.bodies import RunBody, RunRequest
-from contracts.errors import HoldfastError, InvalidInput, RunNotFound, StaleEpoch
+from contracts.bodies import PermissionAnswer, RunBody, RunRequest
+from contracts.errors import HoldfastError, RunNotFound, StaleEpoch, UnsupportedChoice
 from sidecar.harnesses import registry as harnesses
 from sidecar.providers import registry as providers
 from sidecar.runs import progress
@@ -94,10 +94,10 @@ class Runs:
         """
         if request.turn_id in self._journals:
             return self.get(request.turn_id)
-        harnesses.get(request.harness)
+        harness = harnesses.get(request.harness)
         providers.check(request.provider)
-        if request.permissions == "ask":
-            raise InvalidInput("permission requests cannot be answered yet: use auto")
+        if request.permissions == "ask" and not harness.can_ask:
+            raise UnsupportedChoice(f"{harness.title} cannot ask for permission: use auto")
         for turn_id, journal in self._journals.items():
             if journal.request.session_id != request.session_id:
                 continue
@@ -144,6 +144,17 @@ class Runs:
         turn = self._turns.get(turn_id)
         if turn is not None:
             turn.cancelled.set()
+        return self.get(turn_id)
+
+    async def answer(self, turn_id: UUID, permission_id: str, answer: PermissionAnswer) -> RunBody:
+        """Idempotent; that it was taken comes through the stream. Of a run that has ended nothing
+        is asked any more.
+
+        Raises: RunNotFound, NotAskedYet, InvalidInput.
+        """
+        turn = self._turns.get(turn_id)
+        if turn is not None:
+            await turn.permissions.answer(permission_id, answer)
         return self.get(turn_id)
 
     async def forget_session(self, session_id: UUID) -> None:

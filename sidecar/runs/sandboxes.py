@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
 from contracts import events
 from contracts.bodies import Destroyed, Killed, Released, RunRequest, SandboxBody
-from contracts.errors import HoldfastError, SandboxGone, TurnRunning
+from contracts.errors import (
+    HoldfastError,
+    SandboxError,
+    SandboxGone,
+    TurnRunning,
+    WorkspaceBusy,
+    WorkspaceMounted,
+)
 from sidecar.providers import registry
-from sidecar.providers.base import WORKSPACE, Command, SandboxSpec, Status
+from sidecar.providers.base import WORKSPACE, Command, SandboxInfo, SandboxSpec, Status
 from sidecar.runs.gateway import Gateway
 from sidecar.runs.live import Live, LiveSandboxes
 from sidecar.workspace.choice import EngineChoice
@@ -26,6 +34,9 @@ log = logging.getLogger(__name__)
 
 Emit = Callable[[events.EventBase], Awaitable[None]]
 REAP_SECONDS = 0.5
+# How long a change of files waits for a sandbox that is on its way in or out.
+BUSY_SECONDS = 30
+LOCK_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
@@ -136,6 +147,38 @@ class Sandboxes:
     def engine(self, provider: str) -> EngineChoice:
         """Which engine serves there, and why."""
         return self.providers[provider].choice
+
+    async def mounted(self, session_id: UUID) -> Workspace | None:
+        """The session's workspace if it is mounted right now, whether a sandbox lives or not."""
+        for provider in self.providers.values():
+            workspace = await provider.workspace(str(session_id))
+            if workspace is not None:
+                return workspace
+        return None
+
+    @contextlib.asynccontextmanager
+    async def unmounted(self, session_id: UUID) -> AsyncIterator[None]:
+        """Nothing mounts the workspace for the time of the block.
+
+        Raises: WorkspaceMounted; WorkspaceBusy, when it is about to be and takes too long.
+        """
+        lock = self.lock(session_id)
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            if await self.mounted(session_id) is not None:
+                raise WorkspaceMounted("the workspace is mounted")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOCK_SECONDS):
+                    await lock.acquire()
+                break
+            if time.monotonic() > deadline:
+                raise WorkspaceBusy("the session's sandbox is being made or ended", hint="Wait.")
+        try:
+            if await self.mounted(session_id) is not None:
+                raise WorkspaceMounted("the workspace is mounted")
+            yield
+        finally:
+            lock.release()
 
     async def _attach(self, live: Live, emit: Emit) -> DurableSandbox | None:
         provider = self.providers[live.provider]
@@ -277,8 +320,8 @@ class Sandboxes:
         proof = f"status is {await provider.status(sandbox_id)}"
         return Destroyed(provider=provider_name, sandbox_id=sandbox_id, lived=lived, proof=proof)
 
-    async def list(self) -> list[SandboxBody]:
-        """What the providers say is there, with what we know of it."""
+    async def list(self, *, measure: bool = False) -> list[SandboxBody]:
+        """What the providers say is there, with what we know of it; `measure` their memory too."""
         known = {live.sandbox_id: live for live in self.live.all()}
         found = []
         for provider in await self._usable():
@@ -293,6 +336,8 @@ class Sandboxes:
                         engine=provider.choice.name,
                         created_at=datetime.fromisoformat(info.created_at),
                         warm_until=live.warm_until if live else None,
+                        in_use=self.lock(UUID(info.labels["session"])).locked(),
+                        memory=await _memory(provider, info) if measure else None,
                     )
                 )
         return found
@@ -326,6 +371,16 @@ class Sandboxes:
                 log.info("sandbox %s ended after its warm time", live.sandbox_id)
             except HoldfastError as error:
                 log.warning("sandbox %s did not end, trying again: %s", live.sandbox_id, error)
+
+
+async def _memory(provider: Durable, info: SandboxInfo) -> int | None:
+    """None where nobody tells."""
+    if info.status is not Status.RUNNING:
+        return None
+    try:
+        return await provider.memory(info.sandbox_id) or None
+    except SandboxError:
+        return None
 
 
 async def _tell_restored(restored: Restored, emit: Emit) -> None:

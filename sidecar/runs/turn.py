@@ -28,6 +28,7 @@ from sidecar.runs.handoff import briefing
 from sidecar.runs.journal import Journal
 from sidecar.runs.ladder import Brought
 from sidecar.runs.live import Live
+from sidecar.runs.permissions import Permissions
 from sidecar.runs.progress import Talk
 from sidecar.runs.sandboxes import Sandboxes
 from sidecar.runs.states import Native, States
@@ -58,7 +59,12 @@ class Turn:
         self._sandboxes = sandboxes
         self._states = states
         self._harness = harnesses.get(self._request.harness)
-        self._choice = Choice(self._request.model or default_model, self._request.reasoning)
+        self._choice = Choice(
+            self._request.model or default_model,
+            self._request.reasoning,
+            self._request.permissions,
+        )
+        self.permissions = Permissions(journal)
         self._adopted = adopted
         self._progress = progress.load(journal)
         self._sandbox: DurableSandbox | None = None
@@ -132,7 +138,7 @@ class Turn:
         # Forgotten while it is used: a turn that dies half-way must not hand on a broken process.
         self._live = live.with_adapter(self._harness.name, None)
         self._sandboxes.live.put(self._live)
-        conversation = Conversation(sandbox, self._harness, self._choice, self._journal)
+        conversation = self._conversation(sandbox)
         async with conversation.open(live, self._states) as brought, self._mounted(sandbox):
             prompt = await self._brief(brought)
             self._prompting = True
@@ -144,12 +150,15 @@ class Turn:
     async def _hear_out(self, sandbox: DurableSandbox, talk: Talk) -> events.EventBase:
         """Go on with a turn whose prompt an earlier sidecar has sent."""
         self._prompting = True
-        conversation = Conversation(sandbox, self._harness, self._choice, self._journal)
+        conversation = self._conversation(sandbox)
         async with conversation.rejoin(talk) as answer, self._mounted(sandbox):
             certain = self._journal.last_source > talk.last_event_id
             stop_reason = await conversation.hear_out(answer, self.cancelled, certain=certain)
             self._keep(conversation)
         return self._answered(stop_reason)
+
+    def _conversation(self, sandbox: DurableSandbox) -> Conversation:
+        return Conversation(sandbox, self._harness, self._choice, self._journal, self.permissions)
 
     @contextlib.asynccontextmanager
     async def _mounted(self, sandbox: DurableSandbox) -> AsyncIterator[None]:

@@ -84,6 +84,7 @@ class Workspace:
         self.session_id = session_id
         self.engine = engine
         self.files = files
+        self.manifests = manifests
         self._barrier = Barrier(
             files,
             store,
@@ -265,6 +266,11 @@ class Durable(Protocol):
     async def status(self, sandbox_id: str) -> Status: ...
     def list(self, labels: Mapping[str, str]) -> AsyncIterator[SandboxInfo]: ...
     async def destroy(self, sandbox_id: str) -> bool: ...
+    async def memory(self, sandbox_id: str) -> int:
+        """What its processes have in memory together, in bytes; 0 where that is not known. Raises:
+        SandboxError."""
+        ...
+
     async def release(self, session_id: str, *, forget: bool = False) -> bool:
         """Let the session's workspace go, and with `forget` every trace of it here; whether it was
         there. Raises: MountFailed, StoreUnavailable."""

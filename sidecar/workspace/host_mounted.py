@@ -14,7 +14,14 @@ from contracts.errors import InvalidSpec, MountFailed, StoreUnavailable, Unreach
 from sidecar.boxhost import mounts as boxhost
 from sidecar.boxhost.contract import MountHost, MountKey, MountSick
 from sidecar.boxhost.mounts import Mount
-from sidecar.providers.base import Capabilities, Provider, SandboxInfo, SandboxSpec, Status
+from sidecar.providers.base import (
+    Capabilities,
+    Provider,
+    Sandbox,
+    SandboxInfo,
+    SandboxSpec,
+    Status,
+)
 from sidecar.workspace import restore
 from sidecar.workspace.choice import EngineChoice
 from sidecar.workspace.engine import (
@@ -93,6 +100,7 @@ class HostMounted:
         self._manifests = manifests
         self._fence = Fence(mounts, keys)
         self._workspaces: dict[str, MountedWorkspace] = {}
+        self._seen: dict[str, Sandbox] = {}
         self._half_made: set[str] = set()  # mounted at best: not mended, not probed
 
     @property
@@ -109,10 +117,12 @@ class HostMounted:
     async def create(self, spec: SandboxSpec) -> MountedSandbox:
         workspace, report = await self.ready(spec.session_id)
         sandbox = await self._provider.create(replace(spec, session_dir=workspace.path.parent))
+        self._seen[sandbox.id] = sandbox
         return MountedSandbox(sandbox, workspace, report)
 
     async def attach(self, sandbox_id: str) -> MountedSandbox:
         sandbox = await self._provider.attach(sandbox_id)
+        self._seen[sandbox.id] = sandbox
         workspace, report = await self.ready(sandbox.labels["session"])
         return MountedSandbox(sandbox, workspace, report)
 
@@ -123,7 +133,13 @@ class HostMounted:
         async for info in self._provider.list(labels):
             yield info
 
+    async def memory(self, sandbox_id: str) -> int:
+        """As the sandbox is known already: to attach to it anew would thaw a frozen one."""
+        sandbox = self._seen.get(sandbox_id)
+        return 0 if sandbox is None else sum(p.memory for p in await sandbox.processes())
+
     async def destroy(self, sandbox_id: str) -> bool:
+        self._seen.pop(sandbox_id, None)
         try:
             return await self._provider.destroy(sandbox_id)
         except Unreachable:

@@ -255,6 +255,12 @@ class InBox:
         async for info in self._provider.list(labels):
             yield info
 
+    async def memory(self, sandbox_id: str) -> int:
+        for workspace in self._workspaces.values():
+            if workspace.sandbox.id == sandbox_id:
+                return sum(p.memory for p in await workspace.sandbox.processes())
+        return 0
+
     async def destroy(self, sandbox_id: str) -> bool:
         return await self._provider.destroy(sandbox_id)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +12,7 @@ from contracts.bodies import FileEntry, FilePage
 from contracts.errors import FileNotFound
 from sidecar.boxhost.contract import MountSick
 from sidecar.workspace.engine import Workspace
+from sidecar.workspace.manifest import Entry
 
 CHUNK = 1 << 20
 SECONDS = 30
@@ -23,8 +24,13 @@ OF_THE_PATH = {
 
 
 async def listing(workspace: Workspace, path: str) -> FilePage:
-    """Raises: FileNotFound, MountSick."""
+    """A directory, with what is not as the last receipt has it marked.
+
+    Raises: FileNotFound, MountSick, StoreUnavailable.
+    """
     answer = await _call(workspace, "listing", path)
+    manifest = await workspace.manifests.latest(workspace.session_id)
+    proven = {} if manifest is None else _in_directory(manifest.entries, path)
     entries = [
         FileEntry(
             path=f"{path}/{item['name']}" if path else item["name"],
@@ -32,11 +38,32 @@ async def listing(workspace: Workspace, path: str) -> FilePage:
             kind=item["kind"],
             size=item["size"] if item["kind"] == "file" else None,
             modified_at=datetime.fromtimestamp(item["mtime"], UTC),
+            durable=_as_proven(item, proven.get(item["name"]), workspace.engine.mtime_grain_ns),
         )
         for item in answer["entries"]
         if item["kind"] != "special"
     ]
-    return FilePage(path=path, entries=entries)
+    there = {entry.name for entry in entries}
+    removed = sorted(proven[name].path for name in proven.keys() - there)
+    return FilePage(path=path, entries=entries, removed=removed)
+
+
+def _in_directory(entries: Sequence[Entry], path: str) -> dict[str, Entry]:
+    """What a manifest has directly in a directory, by name."""
+    prefix = f"{path}/" if path else ""
+    below = (entry for entry in entries if entry.path.startswith(prefix))
+    named = ((entry.path[len(prefix) :], entry) for entry in below)
+    return {name: entry for name, entry in named if "/" not in name and entry.kind != "special"}
+
+
+def _as_proven(item: dict[str, Any], entry: Entry | None, grain_ns: int) -> bool:
+    """Cheap: a file is told by its size and time, and of a directory only that it was there."""
+    if entry is None or entry.kind != item["kind"]:
+        return False
+    if entry.kind != "file":
+        return True
+    same_time = item["mtime_ns"] // grain_ns == entry.mtime_ns // grain_ns
+    return bool(item["size"] == entry.size and same_time)
 
 
 async def first_chunk(workspace: Workspace, path: str) -> tuple[bytes, int]:

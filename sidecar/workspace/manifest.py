@@ -1,15 +1,17 @@
 """What a receipt covers, entry by entry, kept in the state bucket where no sandbox can reach it.
 
 `<session>/manifests/<turn>.json` is the document, `<session>/manifests/latest.json` the pointer to
-the newest. The pointer is replaced only by whoever read it, and never by an older epoch: a sidecar
-that lost the session's lease without noticing is fenced here.
+the newest, `<session>/manifests/edited.json` what a user has changed since then. The pointer is
+replaced only by whoever read it, and never by an older epoch: a sidecar that lost the session's
+lease without noticing is fenced here.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -21,6 +23,8 @@ VERSION = 1
 # A rival that replaces the pointer between our read and our write holds another epoch: one of the
 # two is refused at the next look.
 TRIES = 5
+EDITED = "edited"
+MOST_KNOWN = 8
 
 Kind = Literal["file", "directory", "symlink", "special"]
 
@@ -89,24 +93,87 @@ class Manifest:
         return cls(**{name: plain[name] for name in names}, entries=entries)
 
 
+@dataclass(frozen=True)
+class Edit:
+    """A change by a user after a receipt: what it says of `path` and all below holds for `target`
+    from then on, or no more."""
+
+    path: str
+    target: str | None = None
+
+    def of(self, entry: Entry) -> Entry | None:
+        """What is left of an entry."""
+        if not f"{entry.path}/".startswith(f"{self.path}/"):
+            return entry
+        if self.target is None:
+            return None
+        return replace(entry, path=self.target + entry.path[len(self.path) :])
+
+
 class Manifests:
     """The manifests of all sessions. Raises, in every call: StoreUnavailable."""
 
     def __init__(self, store: Store) -> None:
         """`store` is the state bucket."""
         self._store = store
+        self._known: dict[str, Manifest] = {}  # the last ones that were asked for
 
     @property
     def bucket(self) -> str:
         return self._store.bucket
 
     async def latest(self, session_id: str) -> Manifest | None:
-        """The manifest of the session's newest receipt; None before the first."""
+        """The manifest of the session's newest receipt, as far as it holds after what a user has
+        changed since; None before the first."""
         pointer, _ = await self._pointer(session_id)
         if pointer is None:
             return None
-        found = await self._store.get(_key(session_id, pointer["turn_id"]))
-        return None if found is None else Manifest.parse(found[0])
+        manifest = await self._document(session_id, pointer)
+        if manifest is None:
+            return None
+        edits, _ = await self._edits(session_id, pointer["turn_id"])
+        entries: Iterable[Entry] = manifest.entries
+        for edit in edits:
+            entries = [left for entry in entries if (left := edit.of(entry)) is not None]
+        return replace(manifest, entries=tuple(sorted(entries, key=lambda entry: entry.path)))
+
+    async def _document(self, session_id: str, pointer: dict[str, Any]) -> Manifest | None:
+        known = self._known.get(session_id)
+        if known is None or known.sha256 != pointer["manifest_sha256"]:
+            found = await self._store.get(_key(session_id, pointer["turn_id"]))
+            if found is None:
+                return None
+            known = Manifest.parse(found[0])
+        self._known.pop(session_id, None)
+        self._known[session_id] = known
+        if len(self._known) > MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+        return known
+
+    async def edited(self, session_id: str, edit: Edit) -> None:
+        """Note a change by a user, so that the next mount does not undo it. Nothing to note before
+        the first receipt."""
+        for _ in range(TRIES):
+            pointer, _ = await self._pointer(session_id)
+            if pointer is None:
+                return
+            edits, etag = await self._edits(session_id, pointer["turn_id"])
+            plain = [(each.path, each.target) for each in (*edits, edit)]
+            document = dumps({"turn_id": pointer["turn_id"], "edits": plain})
+            if await self._store.put(_key(session_id, EDITED), document, replaces=etag):
+                return
+        raise StoreUnavailable(
+            f"the note of a change was replaced {TRIES} times under our hands", hint="Try again."
+        )
+
+    async def _edits(self, session_id: str, turn_id: str) -> tuple[list[Edit], str | None]:
+        """What was changed since the receipt of this turn."""
+        found = await self._store.get(_key(session_id, EDITED))
+        if found is None:
+            return [], None
+        plain = json.loads(found[0])
+        edits = plain["edits"] if plain["turn_id"] == turn_id else []
+        return [Edit(*each) for each in edits], found[1]
 
     async def put(self, manifest: Manifest) -> str:
         """Store it and make it the latest; its sha256.

@@ -24,6 +24,9 @@ class NoFiles:
     async def mend(self, op: str, *, bound: float, **arguments: Any) -> dict[str, Any]:
         raise MountSick("gone", "the workspace went with its sandbox")
 
+    async def edit(self, op: str, *, bound: float, **arguments: Any) -> dict[str, Any]:
+        raise MountSick("gone", "the workspace went with its sandbox")
+
     async def held(self) -> set[int]:
         return set()
 

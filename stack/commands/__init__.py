@@ -21,5 +21,6 @@ def register(app: typer.Typer) -> None:
     app.command("receipt")(turns.receipt)
     app.command("leaks")(turns.leaks)
     app.command("kill")(sessions.kill)
+    app.command("destroy")(sessions.destroy)
     app.command("rm")(sessions.rm)
     app.command("matrix")(matrix_test.matrix)

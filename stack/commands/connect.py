@@ -19,4 +19,4 @@ def target() -> Target:
 
 def connect() -> Holdfast:
     found = target()
-    return Holdfast(found.url, found.token)
+    return Holdfast(found.url, found.token, name="cli")

@@ -4,55 +4,16 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from typing import Literal, Self
-from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 
+from client.matrix import STEPS, Cell, Report
 from stack.commands.terminal import one_line, safe, styled
 
-Verdict = Literal["PASS", "FAIL", "SKIP"]
-
-STEPS = ("write", "store", "kill", "read back", "transcript", "clean")
 STYLES = {"PASS": "green", "FAIL": "bold red", "SKIP": "yellow"}
 
 # XML has no way to write these at all.
 _NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
-class Cell(BaseModel):
-    """One harness on one provider, and what came of it. Durations in seconds."""
-
-    model_config = ConfigDict(frozen=True)
-
-    harness: str
-    provider: str
-    verdict: Verdict
-    reason: str = ""
-    engine: str | None = None
-    session_id: UUID | None = None
-    steps: dict[str, float] = {}
-
-    @property
-    def seconds(self) -> float:
-        return sum(self.steps.values())
-
-
-class Report(BaseModel):
-    """`--json`."""
-
-    model_config = ConfigDict(frozen=True)
-
-    cells: list[Cell]
-    passed: int
-    failed: int
-    skipped: int
-
-    @classmethod
-    def of(cls, cells: list[Cell]) -> Self:
-        count = [cell.verdict for cell in cells].count
-        return cls(cells=cells, passed=count("PASS"), failed=count("FAIL"), skipped=count("SKIP"))
 
 
 def table(cells: list[Cell]) -> Table:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, nullcontext
 from typing import Annotated
 
 import typer
 
 from client import Holdfast
 from client.sessions import never_ran
-from contracts.bodies import Turn
+from contracts.bodies import Permissions, Turn
 from contracts.errors import Conflict, HoldfastError
 from stack.commands import options as opt
+from stack.commands.asking import Asking
 from stack.commands.connect import connect
 from stack.commands.terminal import (
     INTERRUPTED,
@@ -42,6 +43,9 @@ async def run(
     provider: opt.Provider = None,
     model: opt.Model = None,
     reasoning: opt.Reasoning = None,
+    ask: Annotated[
+        bool, typer.Option("--ask", help="Have the agent ask before it writes or runs something.")
+    ] = False,
     queue: Annotated[
         bool, typer.Option("--queue", help="While a turn runs, wait for its end.")
     ] = False,
@@ -52,10 +56,15 @@ async def run(
 
     Exit code: 0 completed with a receipt, 130 cancelled, 1 anything else.
     """
+    permissions: Permissions | None = "ask" if ask else None
     async with connect() as hf:
         if session is None:
             found = await hf.sessions.create(
-                harness=harness, provider=provider, model=model, reasoning=reasoning
+                harness=harness,
+                provider=provider,
+                model=model,
+                reasoning=reasoning,
+                permissions=permissions,
             )
             if not as_json:
                 console(stderr=True).print(styled(f"session {found.id}", "dim"))
@@ -68,6 +77,7 @@ async def run(
             provider=provider,
             model=model,
             reasoning=reasoning,
+            permissions=permissions,
             queue=queue,
         )
         if detach:
@@ -87,11 +97,7 @@ async def _attend(hf: Holdfast, turn: Turn, as_json: bool) -> int:
             async with asyncio.TaskGroup() as tasks:
                 watch = tasks.create_task(_obey(hf, turn, presses))
                 turn = await _started(hf, turn)
-                async with aclosing(hf.turns.follow(turn)) as events:
-                    async for event in events:
-                        if as_json:
-                            put_json(event)
-                        view.show(event)
+                await _show(hf, turn, view, as_json)
                 watch.cancel()
     except* _Detached:
         view.close()
@@ -105,6 +111,21 @@ async def _attend(hf: Holdfast, turn: Turn, as_json: bool) -> int:
             console(stderr=True).print(styled("turn cancelled before it started", "yellow"))
             return_code = INTERRUPTED
     return return_code
+
+
+async def _show(hf: Holdfast, turn: Turn, view: TranscriptView, as_json: bool) -> None:
+    """Shows the turn as it goes on, and asks what its harness asks."""
+    asking = Asking(hf, turn) if turn.permissions == "ask" else None
+    async with (
+        asking.serve() if asking is not None else nullcontext(),
+        aclosing(hf.turns.follow(turn)) as events,
+    ):
+        async for event in events:
+            if as_json:
+                put_json(event)
+            view.show(event)
+            if asking is not None:
+                asking.hear(event)
 
 
 async def _started(hf: Holdfast, turn: Turn) -> Turn:

@@ -1,4 +1,4 @@
-"""`new`, `ls`, `show`, `kill`, `rm`."""
+"""`new`, `ls`, `show`, `kill`, `destroy`, `rm`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from contracts.bodies import Session, SessionPage
+from contracts.bodies import Session, SessionPage, SessionState
 from stack.commands import options as opt
 from stack.commands.connect import connect
 from stack.commands.terminal import command, console, one_line, put_json, styled
@@ -45,16 +45,24 @@ async def new(
 @command
 async def ls(
     archived: Annotated[bool, typer.Option("--archived", help="The archived ones.")] = False,
+    state: Annotated[
+        SessionState | None, typer.Option("--state", help="Only those in this state.")
+    ] = None,
+    search: Annotated[
+        str | None, typer.Option("--search", help="Words of the title or of the transcript.")
+    ] = None,
     as_json: opt.Json = False,
 ) -> None:
     """List the sessions."""
     async with connect() as hf:
-        sessions = [session async for session in hf.sessions.list(archived=archived)]
+        listed = hf.sessions.list(archived=archived, state=state, q=search)
+        sessions = [session async for session in listed]
     if as_json:
         put_json(SessionPage(sessions=sessions))
         return
     if not sessions:
-        console(stderr=True).print(styled('no session yet: holdfast run "…"', "dim"))
+        none = "no such session" if state or search else 'no session yet: holdfast run "…"'
+        console(stderr=True).print(styled(none, "dim"))
         return
     console().print(_table(sessions))
 
@@ -95,6 +103,18 @@ async def kill(session: opt.SessionRef, as_json: opt.Json = False) -> None:
 
 
 @command
+async def destroy(session: opt.SessionRef, as_json: opt.Json = False) -> None:
+    """End a session's sandbox in an orderly way; files and transcript stay."""
+    async with connect() as hf:
+        found = await hf.sessions.resolve(session)
+        destroyed = await hf.sessions.destroy(found.id)
+    if as_json:
+        put_json(destroyed)
+    else:
+        console().print(styled(f"ended sandbox {destroyed.sandbox_id}: {destroyed.proof}"))
+
+
+@command
 async def rm(
     session: opt.SessionRef,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -128,8 +148,8 @@ DURABLE = {True: ("yes", "green"), False: ("NO", "red"), None: ("", "")}
 def _state(session: Session) -> Text:
     if session.running_turn is None:
         return styled("idle", "dim")
-    waiting = f", {session.queued} queued" if session.queued else ""
-    return styled(f"running{waiting}", "yellow")
+    queued = f", {session.queued} queued" if session.queued else ""
+    return styled(f"{'asks' if session.waiting else 'running'}{queued}", "yellow")
 
 
 def _table(sessions: list[Session]) -> Table:

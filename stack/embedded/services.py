@@ -93,6 +93,8 @@ def api_part(wiring: Wiring) -> Part:
         "HOLDFAST_DATABASE_URL": postgres.database_url(layout),
         "HOLDFAST_SIDECAR_URL": f"unix:{layout.sidecar_socket}",
         "HOLDFAST_SIDECAR_SECRET": wiring.credentials.sidecar_secret.get_secret_value(),
+        **_given("HOLDFAST_PERMISSION_SECONDS", settings.permission_seconds),
+        **_given("HOLDFAST_UPLOAD_BYTES", settings.upload_bytes),
         **_shared(wiring),
     }
 

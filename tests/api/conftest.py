@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import aioboto3
 import asyncpg
 import pytest
 from uuid_utils.compat import uuid7
@@ -14,6 +15,9 @@ from api.db.pool import Database, open_database
 from tests.api.fault_injector import FaultInjector
 from tests.api.serving import Api, make_settings, serve_api, served
 from tests.services import Postgres, SeaweedFS, postgres, short_directory
+
+if TYPE_CHECKING:
+    from types_aiobotocore_s3.client import S3Client
 
 TEMPLATE = "holdfast_template"
 NewDatabase = Callable[[], Coroutine[Any, Any, str]]
@@ -66,3 +70,15 @@ async def api(new_database: NewDatabase, store_service: SeaweedFS) -> AsyncItera
         settings = make_settings(await new_database(), store_service, sidecar_url)
         async with serve_api(settings, injector) as running:
             yield running
+
+
+@pytest.fixture(scope="module")
+async def s3(api: Api, store_service: SeaweedFS) -> AsyncIterator[S3Client]:
+    """Another client than the api's own."""
+    session = aioboto3.Session(
+        aws_access_key_id=store_service.access_key,
+        aws_secret_access_key=store_service.secret_key,
+        region_name="us-east-1",
+    )
+    async with session.client("s3", endpoint_url=store_service.endpoint) as client:
+        yield client

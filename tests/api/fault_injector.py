@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -22,11 +23,14 @@ from starlette.routing import Route
 
 from contracts.bodies import (
     Capabilities,
+    Changed,
     Destroyed,
     FileEntry,
     FilePage,
+    FilesDeleted,
     HarnessBody,
     Killed,
+    PermissionAnswer,
     ProviderBody,
     Released,
     RunBody,
@@ -34,7 +38,13 @@ from contracts.bodies import (
     SandboxBody,
     SandboxList,
 )
-from contracts.errors import FileNotFound, HoldfastError, RunNotFound
+from contracts.errors import (
+    FileNotFound,
+    HoldfastError,
+    RunNotFound,
+    SandboxNotFound,
+    WorkspaceMounted,
+)
 from contracts.events import TURN_END_TYPES, dumps
 
 SECRET = "injector-secret"
@@ -57,7 +67,7 @@ CAPABILITIES = Capabilities(
 Fault = Callable[[list[bytes]], list[bytes | None]]
 
 
-def event_line(n: int, kind: str, **fields: Any) -> bytes:
+def event_line(n: int, kind: str, /, **fields: Any) -> bytes:
     return dumps({"n": n, "event": {"type": kind, **fields}}) + b"\n"
 
 
@@ -89,6 +99,9 @@ class FaultyRun:
     # lines that went out to the last connection, counted from the run's first one
     sent: int = 0
     cancels: int = 0
+    # answers that came, and the errors to meet the next of them with
+    answers: list[tuple[str, PermissionAnswer]] = field(default_factory=list)
+    answer_errors: list[HoldfastError] = field(default_factory=list)
     deaf: bool = False
 
     @property
@@ -97,7 +110,7 @@ class FaultyRun:
             TURN_END_TYPES
         )
 
-    def say(self, kind: str, **fields: Any) -> None:
+    def say(self, kind: str, /, **fields: Any) -> None:
         self.journal.append(event_line(len(self.journal) + 1, kind, **fields))
 
     def body(self) -> RunBody:
@@ -145,6 +158,11 @@ class FaultInjector:
         self.listings = 0
         # what happens between a listing and the next one
         self.after_listing: Callable[[], None] = lambda: None
+        # sessions whose workspace is mounted, and what was changed through the mount
+        self.mounted: set[UUID] = set()
+        self.changed: list[tuple[str, ...]] = []
+        self.holds: list[tuple[UUID, list[Any]]] = []
+        self.hold_errors: list[HoldfastError] = []
         self.released: list[UUID] = []
         self.release_errors: list[HoldfastError] = []
         self.lock = threading.Lock()
@@ -157,11 +175,19 @@ class FaultInjector:
             Route("/runs/{turn_id:uuid}", self._run),
             Route("/runs/{turn_id:uuid}/events", self._events),
             Route("/runs/{turn_id:uuid}/cancel", self._cancel, methods=["POST"]),
+            Route(
+                "/runs/{turn_id:uuid}/permissions/{pid}", self._answer_permission, methods=["POST"]
+            ),
             Route("/sandboxes", self._sandboxes),
             Route("/sandboxes/{provider}/{box}", self._destroy, methods=["DELETE"]),
             Route("/sessions/{sid:uuid}/kill", self._kill, methods=["POST"]),
             Route("/sessions/{sid:uuid}", self._release, methods=["DELETE"]),
             Route("/sessions/{sid:uuid}/live", self._live),
+            Route("/sessions/{sid:uuid}/hold", self._hold, methods=["POST"]),
+            Route("/sessions/{sid:uuid}/mount/file", self._put_file, methods=["PUT"]),
+            Route("/sessions/{sid:uuid}/mount/file", self._delete_file, methods=["DELETE"]),
+            Route("/sessions/{sid:uuid}/mount/folder", self._make_folder, methods=["POST"]),
+            Route("/sessions/{sid:uuid}/mount/move", self._move, methods=["POST"]),
             Route("/sessions/{sid:uuid}/live/file", self._live_file),
         ]
         return Starlette(routes=routes, exception_handlers={HoldfastError: _render})
@@ -210,6 +236,16 @@ class FaultInjector:
             run.say("turn.cancelled", reason="asked to")
         return _json(run.body(), 202)
 
+    async def _answer_permission(self, request: Request) -> Response:
+        run = self._found(request)
+        answer = PermissionAnswer.model_validate_json(await request.body())
+        if run.answer_errors:
+            raise run.answer_errors.pop(0)
+        pid = request.path_params["pid"]
+        run.answers.append((pid, answer))
+        run.say("permission.answered", permission_id=pid, **answer.model_dump())
+        return _json(run.body())
+
     async def _sandboxes(self, _request: Request) -> Response:
         boxes = [
             SandboxBody(session_id=sid, sandbox_id=box, provider="local", state="running")
@@ -243,6 +279,46 @@ class FaultInjector:
         self.released.append(sid)
         box = self.boxes.pop(sid, None)
         return _json(Released(session_id=sid, sandboxes=int(box is not None), mounts=0))
+
+    async def _hold(self, request: Request) -> Response:
+        if self.hold_errors:
+            raise self.hold_errors.pop(0)
+        sid = request.path_params["sid"]
+        if sid in self.mounted:
+            raise WorkspaceMounted("mounted")
+        self.holds.append((sid, (await request.json())["edits"]))
+        return Response(b"\n")
+
+    def _through_mount(self, request: Request) -> None:
+        if request.path_params["sid"] not in self.mounted:
+            raise SandboxNotFound("not mounted")
+
+    async def _put_file(self, request: Request) -> Response:
+        self._through_mount(request)
+        digest = hashlib.sha256()
+        async for chunk in request.stream():
+            digest.update(chunk)
+        path = request.query_params["path"]
+        self.changed.append(("put", path, digest.hexdigest()))
+        return _json(Changed(path=path, name=path, kind="file", via="mount"))
+
+    async def _delete_file(self, request: Request) -> Response:
+        self._through_mount(request)
+        path = request.query_params["path"]
+        self.changed.append(("delete", path))
+        return _json(FilesDeleted(path=path, files=1, directories=0, via="mount"))
+
+    async def _make_folder(self, request: Request) -> Response:
+        self._through_mount(request)
+        path = (await request.json())["path"]
+        self.changed.append(("mkdir", path))
+        return _json(Changed(path=path, name=path, kind="directory", via="mount"))
+
+    async def _move(self, request: Request) -> Response:
+        self._through_mount(request)
+        body = await request.json()
+        self.changed.append(("move", body["source"], body["target"]))
+        return _json(Changed(path=body["target"], name="", kind="file", via="mount"))
 
     async def _live(self, request: Request) -> Response:
         entries = [

@@ -115,12 +115,12 @@ def assert_error(answer: httpx.Response, status: int, code: str) -> dict[str, An
 
 @contextlib.asynccontextmanager
 async def serve_api(
-    settings: Settings, injector: FaultInjector, limits: Limits = QUICK
+    settings: Settings, injector: FaultInjector, limits: Limits = QUICK, *, at_port: bool = False
 ) -> AsyncIterator[Api]:
-    """The api on a free port, with a client that is logged in."""
+    """The api on a free port, or on that of its settings, with a client that is logged in."""
     app = create_app(settings, limits)
     async with (
-        served(app, Server) as url,
+        served(app, Server, settings.api_port if at_port else 0) as url,
         httpx.AsyncClient(
             base_url=url,
             headers={"Authorization": f"Bearer {TOKEN}"},

@@ -57,7 +57,7 @@ async def test_the_login_link_sets_a_cookie_that_is_not_the_token(api: Api) -> N
         page = await browser.get("/")
         assert page.status_code == 200
         assert "<title>Holdfast</title>" in page.text
-        for name in ("app.js", "style.css"):
+        for name in ("app.js", "css/base.css"):
             assert (await browser.get(f"/static/{name}")).status_code == 200
         assert (await browser.get("/sessions")).status_code == 200
 

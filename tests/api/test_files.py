@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-import aioboto3
 import httpx
 import pytest
 from uuid_utils.compat import uuid7
@@ -21,18 +19,6 @@ if TYPE_CHECKING:
     from types_aiobotocore_s3.client import S3Client
 
 BUCKET = "sessions"
-
-
-@pytest.fixture(scope="module")
-async def s3(api: Api, store_service: SeaweedFS) -> AsyncIterator[S3Client]:
-    """Another client than the api's own."""
-    session = aioboto3.Session(
-        aws_access_key_id=store_service.access_key,
-        aws_secret_access_key=store_service.secret_key,
-        region_name="us-east-1",
-    )
-    async with session.client("s3", endpoint_url=store_service.endpoint) as client:
-        yield client
 
 
 async def put(s3: S3Client, contents: dict[str, bytes]) -> None:

@@ -7,6 +7,7 @@ import pytest
 from uuid_utils.compat import uuid7
 
 from contracts.bodies import Session, SessionPage
+from contracts.errors import TurnRunning
 from contracts.events import dumps
 from tests.api.serving import Api, assert_error
 
@@ -174,3 +175,19 @@ async def test_errors_of_the_body_do_not_echo_what_was_sent(api: Api) -> None:
     secret = "hunter2hunter2"
     answer: httpx.Response = await api.http.post("/sessions", json={"permissions": secret})
     assert secret not in answer.text
+
+
+async def test_a_sandbox_is_destroyed_with_proof_and_only_once(api: Api) -> None:
+    session = await api.new_session(title="boxed")
+    await api.ended(await api.start(session.id))
+    path = f"/sessions/{session.id}/destroy"
+    assert_error(await api.http.post(path), 404, "sandbox_not_found")
+    api.injector.boxes[session.id] = "box-1"
+    listed = (await api.http.get("/sandboxes")).json()["sandboxes"]
+    assert [box["title"] for box in listed if box["session_id"] == str(session.id)] == ["boxed"]
+    api.injector.destroy_errors.append(TurnRunning("in use"))
+    assert_error(await api.http.post(path), 409, "turn_running")
+    answer = await api.http.post(path)
+    assert (answer.json()["sandbox_id"], answer.json()["proof"]) == ("box-1", "status is gone")
+    assert_error(await api.http.post(path), 404, "sandbox_not_found")
+    assert_error(await api.http.post(f"/sessions/{uuid7()}/destroy"), 404, "session_not_found")

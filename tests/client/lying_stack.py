@@ -14,8 +14,8 @@ from pathlib import Path
 from uuid import UUID
 
 from client import Store
+from client.trials import open_bucket
 from contracts import bodies, events
-from matrix_test import open_bucket
 from tests.client.wire_server import FakeApi
 
 PROVIDER = "miniature"

@@ -15,10 +15,12 @@ from pydantic import SecretStr
 from typer.testing import CliRunner
 
 import matrix_test
-from client import Holdfast, Store
+from client import Holdfast, Store, matrix, trials
+from client.matrix import STEPS, Cell, Report
+from client.residue import named, processes_in
+from client.trials import How, Place, open_bucket
 from contracts import errors
-from stack.commands.report import STEPS, Cell, Report, junit, table
-from stack.commands.residue import named, processes_in
+from stack.commands.report import junit, table
 from stack.commands.terminal import console
 from tests.client.lying_stack import KNOWN, PROVIDER, LyingStack
 from tests.client.wire_server import TOKEN, FakeApi
@@ -33,7 +35,7 @@ async def store(store_service: SeaweedFS) -> Store:
         secret_key=SecretStr(store_service.secret_key),
         bucket="matrix",
     )
-    async with matrix_test.open_bucket(found) as bucket:
+    async with open_bucket(found) as bucket:
         await bucket.s3.create_bucket(Bucket=bucket.name)
     return found
 
@@ -50,7 +52,7 @@ def stack(api: FakeApi, store: Store, tmp_path: Path) -> LyingStack:
 async def test_a_stack_that_keeps_its_promises_passes(
     stack: LyingStack, hf: Holdfast, store: Store
 ) -> None:
-    cell, skipped = await matrix_test.run_matrix(hf, store, providers=[PROVIDER, "cloud"], jobs=2)
+    cell, skipped = await matrix.run_matrix(hf, store, providers=[PROVIDER, "cloud"], jobs=2)
     assert (cell.verdict, cell.reason) == ("PASS", "")
     assert tuple(cell.steps) == STEPS
     assert cell.engine == "weed"
@@ -82,9 +84,9 @@ async def test_a_broken_promise_fails_and_is_named(
     lie: str,
     told: str,
 ) -> None:
-    monkeypatch.setattr(matrix_test, "GONE_SECONDS", 0.5)
+    monkeypatch.setattr(trials, "GONE_SECONDS", 0.5)
     stack.lie = lie
-    (cell,) = await matrix_test.run_matrix(hf, store, providers=[PROVIDER])
+    (cell,) = await matrix.run_matrix(hf, store, providers=[PROVIDER])
     assert cell.verdict == "FAIL"
     assert told in cell.reason
     assert stack.api.sessions == {}
@@ -105,9 +107,9 @@ async def test_processes_of_a_local_sandbox_must_be_seen_to_die(
     lie: str,
     told: str,
 ) -> None:
-    monkeypatch.setattr(matrix_test, "GONE_SECONDS", 0.5)
+    monkeypatch.setattr(trials, "GONE_SECONDS", 0.5)
     stack.lie = lie
-    (cell,) = await matrix_test.run_matrix(hf, store, providers=["local"])
+    (cell,) = await matrix.run_matrix(hf, store, providers=["local"])
     assert cell.verdict == "FAIL"
     assert told in cell.reason
 
@@ -115,7 +117,7 @@ async def test_processes_of_a_local_sandbox_must_be_seen_to_die(
 async def test_another_engine_than_the_one_asked_for_fails(
     stack: LyingStack, hf: Holdfast, store: Store
 ) -> None:
-    (cell,) = await matrix_test.run_matrix(hf, store, providers=[PROVIDER], engine="geesefs")
+    (cell,) = await matrix.run_matrix(hf, store, providers=[PROVIDER], how=How("geesefs"))
     assert (cell.verdict, cell.reason) == (
         "FAIL",
         "write: the receipt names weed, not geesefs",
@@ -126,7 +128,7 @@ async def test_what_is_required_may_not_be_skipped(
     stack: LyingStack, hf: Holdfast, store: Store
 ) -> None:
     async def verdicts(*require: str) -> list[str]:
-        cells = await matrix_test.run_matrix(
+        cells = await matrix.run_matrix(
             hf, store, providers=["cloud", "moon"], harnesses=["pi", "vi"], require=require
         )
         return [cell.verdict for cell in cells]
@@ -148,7 +150,7 @@ async def test_what_is_required_may_not_be_skipped(
     ],
 )
 def test_a_cell_that_cannot_run_says_why(harness: str, provider: str, reason: str) -> None:
-    assert matrix_test.skip_reason(KNOWN, matrix_test.Place(harness, provider)) == reason
+    assert matrix.skip_reason(KNOWN, Place(harness, provider)) == reason
 
 
 def _matrix(api: FakeApi, store: Store, tmp_path: Path, *args: str) -> tuple[int, str]:

@@ -1,0 +1,78 @@
+"""What a person does in the page, and what is put into a session for them to see."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID, uuid4
+
+from playwright.async_api import Locator, Page, expect
+
+from api.db import transcript
+from api.db.pool import open_database
+from contracts.bodies import Session
+from contracts.events import EventBase
+from tests.running_stack import RunningStack
+
+# A harness starts in some seconds, and this machine may be busy with other things.
+SECONDS = 60.0
+MS = SECONDS * 1000
+
+expect.set_options(timeout=MS)
+
+
+async def send(page: Page, prompt: str) -> None:
+    """Write a prompt and send it by the keyboard."""
+    await page.get_by_role("textbox", name="Prompt").fill(prompt)
+    await page.get_by_role("textbox", name="Prompt").press("Enter")
+
+
+def receipts(page: Page) -> Locator:
+    return page.get_by_role("region", name="Receipt")
+
+
+def composer(page: Page) -> Locator:
+    return page.get_by_role("form", name="Next turn")
+
+
+async def choose(page: Page, label: str, value: str) -> None:
+    await composer(page).get_by_label(label).select_option(value)
+
+
+def probe(name: str) -> str:
+    """A function that looks at something inside of the page."""
+    return (Path(__file__).parent / "probes" / f"{name}.js").read_text()
+
+
+TURN = """
+INSERT INTO turns (id, session_id, epoch, state, prompt, harness, provider, permissions, accepted,
+                   first_seq, last_seq, ended_at)
+VALUES ($1, $2, $3, 'completed', $4, 'pi', 'local', 'auto', true,
+        $5::bigint, $5::bigint - 1, now())
+"""
+EPOCH = "UPDATE sessions SET epoch = epoch + 1 WHERE id = $1 RETURNING epoch, last_seq"
+BATCH = 5000
+
+
+async def put_events(stack: RunningStack, session: Session, events: Sequence[EventBase]) -> UUID:
+    """Put events into a session's transcript as a turn of their own, as the api stores them.
+
+    For what no harness would produce in the time of a test.
+    """
+    run = stack.env["HOLDFAST_RUN_DIR"]
+    turn_id = uuid4()
+    async with open_database(f"postgresql://postgres@/holdfast?host={run}/postgres") as database:
+        async with database.transaction() as conn:
+            row = await conn.fetchrow(EPOCH, session.id)
+            assert row is not None
+            epoch, last_seq = row["epoch"], row["last_seq"]
+            prompt = json.dumps("put there by a test").encode()
+            await conn.execute(TURN, turn_id, session.id, epoch, prompt, last_seq + 1)
+        for start in range(0, len(events), BATCH):
+            async with database.transaction() as conn:
+                place = await transcript.lock(conn, turn_id, epoch)
+                assert place is not None
+                batch = [transcript.prepare(event) for event in events[start : start + BATCH]]
+                await transcript.append(conn, turn_id, place, batch)
+    return turn_id
