@@ -23,6 +23,7 @@ import ctypes
 import json
 import os
 import signal
+import socket
 from pathlib import Path
 
 import living
@@ -97,8 +98,11 @@ async def main(port: int, token_file: Path | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     if port:
+        # On every address: a provider's proxy comes from outside the box. And first of all: where a
+        # boxd is at work already, this one ends, and leaves alone what the other has started.
+        listener = socket.create_server(("0.0.0.0", port))
         await living.kill_strays()
-        await Door(work, token).open(port)
+        await Door(work, token).open(listener)
     else:
         await ports.carry_both(RUN / "gateway" / "sock", RUN / "box" / "agent.sock")
         # Last: who can connect to it finds everything else in place.

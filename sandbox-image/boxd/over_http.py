@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import hmac
 import json
+import socket
 from collections.abc import Mapping
 
 import ports
@@ -57,9 +58,8 @@ class Door:
         self._work = work
         self._token = token.encode()
 
-    async def open(self, port: int) -> None:
-        # On every address: a provider's proxy comes from outside the box.
-        await asyncio.start_server(self._serve, "0.0.0.0", port, limit=LONGEST_HEAD)
+    async def open(self, listener: socket.socket) -> None:
+        await asyncio.start_server(self._serve, sock=listener, limit=LONGEST_HEAD)
 
     async def _serve(self, reader: Reader, writer: Writer) -> None:
         try:
