@@ -49,6 +49,8 @@ def run(cwd: str, argv: list[str], *, attached: bool) -> None:
             os._exit(NO_BOX)
     ns.give_up_privileges()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Python ignores it, and what is ignored stays so: `yes | head -1` would complain, not end.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         os.chdir(cwd)
         os.execvpe(argv[0], argv, os.environ)

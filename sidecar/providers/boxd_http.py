@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from typing import Any
 
@@ -49,7 +50,7 @@ class ByHttp:
             aiohttp.ClientSession(timeout=timeout, headers=self._headers) as http,
             http.post(
                 f"{self._endpoint.base_url}/call",
-                data=request,
+                data=io.BytesIO(request),  # in pieces: one of many megabytes would hold up the loop
                 allow_redirects=False,  # to a login page, for a box that is gone
                 read_bufsize=LONGEST_LINE,
             ) as answer,
