@@ -2,6 +2,7 @@
 
 import { Lexer } from "../vendor/marked-lexer-18.2.0.js";
 import { h } from "../vendor/preact-11.2.0-htm-3.1.1.js";
+import { bare } from "./ansi.js";
 import { highlighted, language } from "./highlight.js";
 import { bytes, shown } from "./text.js";
 
@@ -14,7 +15,7 @@ const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00
 
 /** @param {string} text */
 export function markdown(text) {
-  text = shown(text);
+  text = shown(bare(text)); // of a terminal's colours, prose has none
   if (text.length > MAX_CHARS || text.split("\n").some((line) => line.length > MAX_LINE)) return plain(text);
   try {
     return blocks(new Lexer({ gfm: true, breaks: true }).lex(text), 0);
