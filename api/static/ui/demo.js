@@ -15,7 +15,8 @@ export function cast({ harnesses, providers }) {
   const can = providers.filter((each) => each.available).map((each) => each.name);
   const names = harnesses.map((each) => each.name);
   const one = names.includes("pi") ? "pi" : names[0];
-  const other = names.find((name) => name === "opencode" && name !== one) ?? names.find((name) => name !== one) ?? one;
+  // the two that start quickest
+  const other = names.find((name) => name === "codex") ?? names.find((name) => name !== one) ?? one;
   return { one, other, here: can[0], there: can[1] ?? can[0] };
 }
 
