@@ -34,6 +34,17 @@ function probe(wait) {
 /** For what learns of the api by other ways, as an event stream does. */
 export const lost = () => tell(false);
 
+/** A change of the machine's network drops connections: what only reads is asked once more. */
+async function fetched(path, init) {
+  try {
+    return await fetch(path, init);
+  } catch (error) {
+    if (init.method !== "GET" || error.name === "AbortError") throw error;
+    await new Promise((go) => setTimeout(go, 400));
+    return fetch(path, init);
+  }
+}
+
 /** @returns {Promise<Response>} */
 export async function request(method, path, { body, raw, headers = {}, signal } = {}) {
   const init = { method, headers: { ...headers }, signal };
@@ -43,7 +54,7 @@ export async function request(method, path, { body, raw, headers = {}, signal } 
   } else if (raw !== undefined) init.body = raw;
   let answer;
   try {
-    answer = await fetch(path, init);
+    answer = await fetched(path, init);
   } catch (error) {
     if (error.name === "AbortError") throw error;
     tell(false);

@@ -2,7 +2,7 @@
 
 import { link } from "./api.js";
 import { attempt, cancelTurn, dismiss, navigate, refreshAll, refreshList, state, update, useUpdates } from "./state.js";
-import { Conversation } from "./ui/conversation.js";
+import { Conversation, titleOf } from "./ui/conversation.js";
 import { Dialogs } from "./ui/dialogs.js";
 import { Files } from "./ui/files.js";
 import { Icon, IconButton, Spinner, Trouble } from "./ui/parts.js";
@@ -14,6 +14,9 @@ const LIST_EVERY = 4000;
 
 function App() {
   const { route, session, pane, preview, demo } = useUpdates();
+  useEffect(() => {
+    document.title = session ? `${session.running_turn ? "\u25cf " : ""}${titleOf(session)} - Holdfast` : "Holdfast";
+  }, [session]);
   return html`<${Offline} />
     <div class="app" data-pane=${pane} data-page=${route.page}>
       <${Sessions} />

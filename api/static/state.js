@@ -7,6 +7,7 @@ import { useEffect, useState } from "./vendor/preact-11.2.0-htm-3.1.1.js";
 export const state = {
   route: { page: "home", sid: null, seq: null },
   capabilities: null,
+  capabilitiesError: null,
   sessions: [],
   more: null, // the cursor of the next page
   listState: "loading", // loading, ready, failed
@@ -204,11 +205,21 @@ export const refreshQueue = single(async () => {
   const session = state.session;
   if (!session) return;
   if (!session.queued && !state.turns.queued.length) return;
-  const { turns } = await get(`/sessions/${session.id}/turns?limit=200`);
-  if (state.session?.id === session.id) update({ turns: { queued: turns.filter((turn) => turn.state === "queued") } });
+  const queued = [];
+  let cursor = null; // those that wait come behind all that ran
+  do {
+    const page = await get(`/sessions/${session.id}/turns${query({ limit: 200, cursor })}`);
+    queued.push(...page.turns.filter((turn) => turn.state === "queued"));
+    cursor = page.next_cursor;
+  } while (cursor);
+  if (state.session?.id === session.id) update({ turns: { queued } });
 });
 
-const refreshCapabilities = single(async () => update({ capabilities: await get("/capabilities") }));
+async function readCapabilities() {
+  update({ capabilities: await get("/capabilities"), capabilitiesError: null });
+}
+readCapabilities.failed = (capabilitiesError) => update({ capabilitiesError });
+export const refreshCapabilities = single(readCapabilities);
 
 export function refreshAll() {
   refreshCapabilities();

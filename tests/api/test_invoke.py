@@ -107,7 +107,7 @@ async def test_hanging_up_detaches_and_attaching_gets_the_whole_turn(api: Api) -
     with planned(api.injector, endless):
         async with invoked(api, request("go")) as (sid, tid, events):
             await anext(events)
-    await until(lambda: tid in api.injector.runs, "the run starts")
+        await until(lambda: tid in api.injector.runs, "the run starts")
     run = api.injector.runs[tid]
     assert run.cancels == 0
     async with invoked(api, request(None, sid, force=True)) as (_, attached, events):

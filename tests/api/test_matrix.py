@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import UUID
@@ -59,12 +60,14 @@ async def ended(api: Api, run: MatrixRun) -> MatrixRun:
 
 
 def processes() -> list[int]:
-    """The matrix's processes on this host."""
+    """The matrix's processes that the api, which runs here, has started."""
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if entry.name.isdigit() and b"client.matrix_lines" in (entry / "cmdline").read_bytes():
-                found.append(int(entry.name))
+                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                if int(parent) == os.getpid():
+                    found.append(int(entry.name))
     return found
 
 

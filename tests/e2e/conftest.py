@@ -63,8 +63,8 @@ async def wait_for_end(hf: Holdfast, turn: Turn) -> Any:
     raise AssertionError("the stream ended before the turn")
 
 
-async def wait_for_event(hf: Holdfast, turn: Turn, kind: str) -> Any:
-    async with asyncio.timeout(60):
+async def wait_for_event(hf: Holdfast, turn: Turn, kind: str, within: float = 60) -> Any:
+    async with asyncio.timeout(within):
         async for event in hf.events(turn.session_id, after=turn.first_seq - 1):
             if event.turn_id == turn.id and event.type == kind:
                 return event

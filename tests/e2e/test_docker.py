@@ -189,3 +189,33 @@ async def test_a_stack_that_stops_or_crashes_leaves_no_container(fuse: None) -> 
             await run(hf, again, "say hello")
             assert len(left_of(stack)) == 1
         assert left_of(stack) == []
+
+
+@pytest.mark.parametrize("harness", ["claude", "codex", "opencode"])
+async def test_in_a_container_too_a_file_appears_only_after_it_is_allowed(
+    stack: RunningStack, hf: Holdfast, session: Session, harness: str
+) -> None:
+    for kind, stored in (("reject_once", None), ("allow_once", b"hello")):
+        turn = await hf.turns.start(
+            session.id, "ask to run: printf hello > a.txt", harness=harness, permissions="ask"
+        )
+        await wait_for_event(hf, turn, "permission.asked", within=150)
+        [asked] = await hf.permissions.list(session.id, pending=True)
+        option = next(each.option_id for each in asked.options if each.kind == kind)
+        await hf.permissions.answer(session.id, asked.permission_id, option)
+        assert (await wait_for_end(hf, turn)).type == "turn.completed"
+        assert await stack.stored(session, "a.txt") == stored
+
+
+async def test_files_of_a_container_are_changed_through_its_mount(
+    stack: RunningStack, hf: Holdfast, session: Session
+) -> None:
+    await run(hf, session, "write one to a.txt")
+    assert (await hf.files.put(session.id, "d/b.txt", b"two\n")).via == "mount"
+    await hf.files.move(session.id, "a.txt", "d/a.txt")
+    events = await run(hf, session, "run: cat d/b.txt; echo three >> d/b.txt; ls d")
+    assert output(events).split() == ["two", "a.txt", "b.txt"]
+    assert await stack.stored(session, "d/b.txt") == b"two\nthree\n"
+    destroyed = await hf.sessions.destroy(session.id)
+    assert destroyed.lived
+    assert await boxes_of(hf, session) == []

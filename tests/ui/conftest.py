@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from playwright.async_api import Browser, BrowserContext, Page, TimeoutError, async_playwright
+from playwright.async_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    TimeoutError,
+    async_playwright,
+)
 
 from client import Holdfast
 from contracts.bodies import Session
@@ -132,10 +139,9 @@ async def open_page(
             if not re.search(f"{NOT_OURS}|{expects}" if expects else NOT_OURS, text):
                 complaints.append(text)
 
-        def of_console(message: object) -> None:
-            kind, text = getattr(message, "type", ""), getattr(message, "text", "")
-            if kind in ("error", "warning"):
-                complain(f"{kind}: {text}")
+        def of_console(message: ConsoleMessage) -> None:
+            if message.type in ("error", "warning"):
+                complain(f"{message.type}: {message.text} {message.location.get('url')}")
 
         page.on("console", of_console)
         page.on("pageerror", lambda error: complain(f"exception: {error.stack or error}"))

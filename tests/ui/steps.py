@@ -11,6 +11,7 @@ from playwright.async_api import Locator, Page, expect
 
 from api.db import transcript
 from api.db.pool import open_database
+from client import Holdfast
 from contracts.bodies import Session
 from contracts.events import EventBase
 from tests.running_stack import RunningStack
@@ -26,6 +27,14 @@ async def send(page: Page, prompt: str) -> None:
     """Write a prompt and send it by the keyboard."""
     await page.get_by_role("textbox", name="Prompt").fill(prompt)
     await page.get_by_role("textbox", name="Prompt").press("Enter")
+
+
+# A command of a turn that goes on until the test has seen enough.
+UNTIL_LET_GO = "until test -e go; do sleep 0.1; done"
+
+
+async def let_go(hf: Holdfast, session: Session) -> None:
+    await hf.files.put(session.id, "go", b"go")
 
 
 def receipts(page: Page) -> Locator:

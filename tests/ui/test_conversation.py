@@ -7,9 +7,10 @@ import re
 import pytest
 from playwright.async_api import expect
 
+from client import Holdfast
 from contracts.bodies import Session
 from tests.ui.conftest import MakeSession, OpenPage
-from tests.ui.steps import choose, composer, receipts, send
+from tests.ui.steps import UNTIL_LET_GO, choose, composer, let_go, receipts, send
 
 HARNESSES = ("claude", "codex", "opencode", "pi")
 
@@ -55,17 +56,19 @@ async def test_a_turn_with_each_harness_is_watched_to_its_receipt(
 
 
 async def test_a_reload_in_the_middle_and_a_second_tab_see_the_same_turn(
-    open_page: OpenPage, session: Session
+    open_page: OpenPage, session: Session, hf: Holdfast
 ) -> None:
     page = await open_page(session)
-    await send(page, "run: for i in 1 2 3 4 5 6 7 8; do echo tick $i; sleep 0.5; done\nsay over")
-    await expect(page.locator("section.tool.running")).to_contain_text("tick 2")
+    await send(page, f"run: echo tick; {UNTIL_LET_GO}; echo tock\nsay over")
+    await expect(page.locator("section.tool.running")).to_contain_text("tick")
     await page.reload()
     second = await open_page(session)
     for each in (page, second):
-        await expect(each.locator("section.tool.running")).to_contain_text("tick 4")
+        await expect(each.locator("section.tool.running")).to_contain_text("tick")
         await expect(each.locator(".strip")).to_contain_text("Working")
+    await let_go(hf, session)
     for each in (page, second):
+        await expect(each.locator("section.tool")).to_contain_text("tock")
         await expect(each.locator("article.assistant").last).to_contain_text("over")
         await expect(receipts(each)).to_have_count(1)
         await expect(each.locator("article.user")).to_have_count(1)

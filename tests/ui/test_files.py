@@ -8,10 +8,11 @@ from pathlib import Path
 
 from playwright.async_api import FilePayload, Page, expect
 
+from client import Holdfast
 from contracts.bodies import Session
 from tests.running_stack import RunningStack
 from tests.ui.conftest import OpenPage
-from tests.ui.steps import probe, receipts, send
+from tests.ui.steps import UNTIL_LET_GO, let_go, probe, receipts, send
 
 # The smallest PNG, 1 by 1, and a PDF of one empty page.
 PNG = (
@@ -160,19 +161,20 @@ async def test_a_folder_of_five_thousand_files_is_listed_and_scrolled(
 
 
 async def test_the_live_view_marks_what_no_receipt_proves_yet(
-    open_page: OpenPage, session: Session
+    open_page: OpenPage, session: Session, hf: Holdfast
 ) -> None:
     page = await open_page(session)
     await send(page, "write old to old.txt")
     await expect(receipts(page)).to_have_count(1)
-    await send(page, "run: echo new > new.txt; rm old.txt; sleep 15")
+    await send(page, f"run: echo new > new.txt; rm old.txt; {UNTIL_LET_GO}")
     files = page.get_by_role("region", name="Files")
     await expect(page.locator("section.tool.running")).to_be_visible()
     await files.get_by_role("button", name="Live").click()
     rows = page.locator(".rows li")
     await expect(rows.filter(has_text="new.txt")).to_contain_text("not yet durable")
     await expect(rows.filter(has_text="old.txt")).to_contain_text("deleted, not yet durable")
+    await let_go(hf, session)
     await expect(receipts(page)).to_have_count(2)
     await expect(rows.filter(has_text="new.txt")).not_to_contain_text("not yet durable")
     await files.get_by_role("button", name="Durable").click()
-    await expect(rows).to_have_count(1)
+    await expect(rows).to_have_count(2)  # and what let the turn go on

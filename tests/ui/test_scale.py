@@ -99,7 +99,7 @@ async def test_what_is_being_read_stays_in_place_while_earlier_pages_arrive(
     await page.get_by_text("The very last words.").wait_for()
     moved = await page.evaluate(probe("anchored"))
     assert moved["more"] > 0
-    assert moved["seen"] > 3
+    assert moved["seen"] > 0
     assert moved["moved"] <= 2
 
 

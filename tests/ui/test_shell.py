@@ -15,7 +15,7 @@ from contracts.bodies import Session
 from contracts.errors import SessionNotFound
 from tests.running_stack import RunningStack
 from tests.ui.conftest import MakeSession, OpenPage
-from tests.ui.steps import probe, receipts, send
+from tests.ui.steps import UNTIL_LET_GO, let_go, probe, receipts, send
 
 FIRST_SCREEN_MS = 300
 JS_BYTES = 150_000
@@ -122,11 +122,11 @@ async def _fits(page: Page, width: int) -> None:
 
 
 async def test_the_api_goes_and_comes_back_and_the_page_goes_on(
-    open_page: OpenPage, stack: RunningStack, session: Session
+    open_page: OpenPage, stack: RunningStack, session: Session, hf: Holdfast
 ) -> None:
     page = await open_page(session, expects="Failed to load resource|ERR_|EventSource")
-    await send(page, "run: for i in $(seq 1 16); do echo beat $i; sleep 0.5; done\nsay all told")
-    await expect(page.locator("section.tool.running")).to_contain_text("beat 2")
+    await send(page, f"run: echo beat; {UNTIL_LET_GO}\nsay all told")
+    await expect(page.locator("section.tool.running")).to_contain_text("beat")
     pid = await stack.pid_of("api")
     process = await asyncio.create_subprocess_exec("kill", "-STOP", str(pid))
     await process.wait()
@@ -134,6 +134,7 @@ async def test_the_api_goes_and_comes_back_and_the_page_goes_on(
     await process.wait()
     await expect(page.get_by_role("alert")).to_contain_text("The api does not answer")
     await expect(page.get_by_role("alert")).to_have_count(0)
+    await let_go(hf, session)
     await expect(page.locator("article.assistant").last).to_contain_text("all told")
     await expect(receipts(page)).to_have_count(1)
     await expect(page.locator("article.user")).to_have_count(1)

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import BoxHostUnavailable
+from contracts.errors import BoxHostUnavailable, FileExists
 from sidecar.boxhost import client as clients
 from sidecar.boxhost import processes
 from sidecar.boxhost.client import connect
 from sidecar.providers.base import Capabilities, Command, SandboxSpec
 from sidecar.providers.local import LocalProvider
-from sidecar.workspace import restore
+from sidecar.workspace import edits, restore
 from sidecar.workspace.geesefs import with_geesefs
 from sidecar.workspace.host_mounted import HostMounted, MountedSandbox
 from sidecar.workspace.iam import SessionKeys
@@ -210,3 +210,23 @@ async def test_a_mount_that_was_not_finished_is_not_adopted(
     made, report = await host.ready(session)
     assert (report.fresh, report.lost) == (True, "")
     assert made.mount != half
+
+
+async def test_a_user_changes_files_through_the_service(
+    sandbox: MountedSandbox, spec: SandboxSpec, store: Store
+) -> None:
+    async def content() -> AsyncIterator[bytes]:
+        yield b"x" * (5 << 20)
+        yield b"end"
+
+    told = await edits.put(sandbox.workspace, "a/in.bin", content(), replace=True)
+    assert told.size == (5 << 20) + 3
+    await edits.move(sandbox.workspace, "a", "b")
+    await edits.mkdir(sandbox.workspace, "c")
+    assert await sh(sandbox, "ls; tail -c 3 b/in.bin") == "b\nc\nend"
+    with pytest.raises(FileExists):
+        await edits.mkdir(sandbox.workspace, "c")
+    await sandbox.workspace.barrier("turn-1", 1)
+    assert list(await store.list(f"{spec.session_id}/")) == ["b/in.bin"]
+    assert (await edits.delete(sandbox.workspace, "b")).files == 1
+    assert await sh(sandbox, "ls") == "c\n"

@@ -6,7 +6,7 @@ import { inWorkspace } from "./text.js";
  * @typedef {Record<string, any> & {seq: number, type: string, at: string}} Event
  * @typedef {{id: string, harness: string, provider: string, model?: string, started: string,
  *   ended: string|null, state: string, whole: boolean, receipt: Event|null, usage: Event|null,
- *   memory: Event|null, paths: Set<string>}} TurnView
+ *   memory: Event|null, paths: Set<string>, open: Set<Item>}} TurnView
  * @typedef {{kind: string, key: number, version: number, turn: TurnView|null} & Record<string, any>} Item
  */
 
@@ -55,6 +55,7 @@ export class Fold {
       turn = {
         id: event.turn_id, harness: "", provider: "", started: event.at, ended: null, state: "running",
         whole: event.type === "turn.started", receipt: null, usage: null, memory: null, paths: new Set(),
+        open: new Set(),
       };
       this.turns.set(event.turn_id, turn);
     }
@@ -86,6 +87,7 @@ export class Fold {
       const fields = { title: "", tool: "other", input: null, output: "", status: "pending", paths: [], diffs: [], until: null };
       item = this.add("tool", event, turn, fields);
       this.tools.set(id, item);
+      turn?.open.add(item);
     }
     item.version++;
     return item;
@@ -96,11 +98,12 @@ export class Fold {
     turn.state = state;
     turn.ended = event.at;
     if (this.running === turn) this.running = null;
-    for (const item of [...this.tools.values(), ...this.permissions.values()]) {
-      if (item.turn === turn && item.kind === "tool" && !item.until) item.status = "cut off";
-      if (item.turn === turn && item.kind === "permission" && !item.answered) item.over = true;
-      if (item.turn === turn) item.version++;
+    for (const item of turn.open) {
+      if (item.kind === "tool") item.status = "cut off";
+      else item.over = true;
+      item.version++;
     }
+    turn.open.clear();
     if (state !== "completed") this.add("end", event, turn, { state, error: event.error ?? null, reason: event.reason ?? "" });
     // of a turn whose beginning is not loaded, the end alone proves nothing
     if (turn.receipt) this.receiptItem(turn).version++;
@@ -148,6 +151,7 @@ const HANDLERS = {
     const item = fold.tool(event, turn);
     item.status = event.status;
     item.until = event.at;
+    turn?.open.delete(item);
     item.output = event.output || item.output;
     item.diffs = event.diffs ?? [];
     touch(item, turn, event.paths);
@@ -161,12 +165,15 @@ const HANDLERS = {
   },
   "permission.asked": (fold, event, turn) => {
     const fields = { id: event.permission_id, title: event.title, options: event.options ?? [], event, answered: null, over: false };
-    fold.permissions.set(event.permission_id, fold.add("permission", event, turn, fields));
+    const item = fold.add("permission", event, turn, fields);
+    fold.permissions.set(event.permission_id, item);
+    turn?.open.add(item);
   },
   "permission.answered": (fold, event, turn) => {
     const item = fold.permissions.get(event.permission_id);
     if (!item) return;
     item.answered = event;
+    turn?.open.delete(item);
     item.version++;
   },
   usage: (fold, event, turn) => {

@@ -2,18 +2,20 @@
 
 import { Lexer } from "../vendor/marked-lexer-18.2.0.js";
 import { h } from "../vendor/preact-11.2.0-htm-3.1.1.js";
+import { bare } from "./ansi.js";
 import { highlighted, language } from "./highlight.js";
-import { shown } from "./text.js";
+import { bytes, shown } from "./text.js";
 
 /* A longer text is shown as it is: what takes a parser that long is not prose. */
-export const MAX_CHARS = 120_000;
+export const MAX_CHARS = 60_000;
+const MAX_PLAIN = 200_000;
 const MAX_LINE = 20_000;
 const MAX_DEPTH = 24;
 const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", "#39": "'" };
 
 /** @param {string} text */
 export function markdown(text) {
-  text = shown(text);
+  text = shown(bare(text)); // of a terminal's colours, prose has none
   if (text.length > MAX_CHARS || text.split("\n").some((line) => line.length > MAX_LINE)) return plain(text);
   try {
     return blocks(new Lexer({ gfm: true, breaks: true }).lex(text), 0);
@@ -22,7 +24,13 @@ export function markdown(text) {
   }
 }
 
-const plain = (text) => [h("pre", { class: "plain" }, text)];
+function plain(text) {
+  const left = text.length - MAX_PLAIN;
+  return [
+    h("pre", { class: "plain", tabIndex: 0 }, text.slice(0, MAX_PLAIN)),
+    left > 0 && h("p", { class: "meta" }, `${bytes(left)} more; copy the message to have all of it.`),
+  ];
+}
 
 /** Where a link may lead; null for anything that could act. @param {string} href */
 export function safeLink(href) {

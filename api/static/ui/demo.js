@@ -15,7 +15,8 @@ export function cast({ harnesses, providers }) {
   const can = providers.filter((each) => each.available).map((each) => each.name);
   const names = harnesses.map((each) => each.name);
   const one = names.includes("pi") ? "pi" : names[0];
-  const other = names.find((name) => name === "opencode" && name !== one) ?? names.find((name) => name !== one) ?? one;
+  // the two that start quickest
+  const other = names.find((name) => name === "codex") ?? names.find((name) => name !== one) ?? one;
   return { one, other, here: can[0], there: can[1] ?? can[0] };
 }
 
@@ -70,8 +71,10 @@ function proof(say, what, turn) {
 async function turn(sid, prompt, choices, gone) {
   const { id } = await startTurn(sid, prompt, choices);
   for (const until = Date.now() + TURN_WITHIN; Date.now() < until && !gone(); ) {
-    const now = await get(`/sessions/${sid}/turns/${id}`);
-    if (now.state !== "running" && now.state !== "queued") return now;
+    const now = await get(`/sessions/${sid}/turns/${id}`).catch((error) => {
+      if (!error.retryable) throw error; // the turn goes on without this page
+    });
+    if (now && now.state !== "running" && now.state !== "queued") return now;
     await new Promise((go) => setTimeout(go, 400));
   }
   throw new Error(gone() ? "The demo was closed." : "The turn takes longer than three minutes.");

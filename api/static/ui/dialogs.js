@@ -2,7 +2,7 @@
 
 import { get, post } from "../api.js";
 import { ago, bytes, clock, count, shown } from "../lib/text.js";
-import { attempt, createSession, deleteSession, go, refreshSandbox, state, toast, update } from "../state.js";
+import { attempt, createSession, deleteSession, go, refreshCapabilities, refreshSandbox, state, toast, update } from "../state.js";
 import { html, useEffect, useState } from "../vendor/preact-11.2.0-htm-3.1.1.js";
 import { titleOf } from "./conversation.js";
 import { Dialog, Empty, Spinner, Trouble } from "./parts.js";
@@ -25,7 +25,11 @@ function NewSession() {
   const [form, setForm] = useState({ title: "", model: "", reasoning: "", permissions: "auto" });
   const [error, setError] = useState(null);
   const [busy, setBusy] = useState(false);
-  if (!capabilities) return html`<${Dialog} title="New session"><p><${Spinner} label="Asking what this stack can run" /></p><//>`;
+  useEffect(() => void refreshCapabilities(), []); // a provider may have come or gone
+  if (!capabilities) {
+    return html`<${Dialog} title="New session">${state.capabilitiesError ? html`<${Trouble} error=${state.capabilitiesError} again=${refreshCapabilities} />`
+      : html`<p><${Spinner} label="Asking what this stack can run" /></p>`}<//>`;
+  }
   const chosen = form.harness ?? capabilities.default_harness;
   const harness = capabilities.harnesses.find((each) => each.name === chosen);
   const provider = form.provider ?? capabilities.default_provider;

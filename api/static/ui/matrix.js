@@ -70,5 +70,5 @@ function Grid({ run, cell, pick }) {
     ${shownCell && html`<section class="cell-details" aria-label="Cell"><h2>${shownCell.harness} on ${shownCell.provider}</h2>
       ${shownCell.reason && html`<p class=${shownCell.state === "failed" ? "tone-bad" : ""}>${shown(shownCell.reason)}</p>`}
       <ol class="cell-steps">${shownCell.steps.map((step) => html`<li><span>${step.name}</span><span class="num meta">${duration(step.took)}</span></li>`)}</ol>
-      ${shownCell.session_id && html`<p><a href=${`#/s/${shownCell.session_id}`}>Its session</a></p>`}</section>`}`;
+      ${shownCell.session_id && shownCell.state === "running" && html`<p><a href=${`#/s/${shownCell.session_id}`}>Its session</a></p>`}</section>`}`;
 }

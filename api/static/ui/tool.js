@@ -16,7 +16,7 @@ const STEP = 64 * 1024;
 export function Tool({ item }) {
   const summary = useMemo(() => inWorkspace(toolSummary(item.input)), [item.input]);
   const command = item.input && typeof item.input === "object" && (item.input.command ?? item.input.cmd) != null;
-  const title = bare(item.title || item.tool).replace(/^`|`$/g, "");
+  const title = bare(item.title || item.tool).replace(/^`|`$/g, "").replace(/\/(session\/)?workspace\//g, "");
   const [open, setOpen] = useOpen(`${item.key}/in`, false);
   const running = !item.until && item.turn?.state === "running";
   const failed = item.status === "failed";

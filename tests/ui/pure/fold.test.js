@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Fold } from "../../../api/static/lib/fold.js";
 import { steps } from "../../../api/static/lib/lifecycle.js";
+import { cpu } from "./cpu.js";
 
 const AT = "2026-01-01T00:00:00Z";
 let seq = 0;
@@ -80,11 +81,12 @@ test("an event of a kind we do not know changes nothing", () => {
 
 test("100,000 events are folded in well under a second", () => {
   const fold = new Fold();
-  const started = performance.now();
-  for (let i = 0; i < 100_000; i++) {
-    const tool_call_id = `c${i >> 2}`;
-    fold.push(event(["tool.call", "tool.update", "tool.result", "message"][i % 4], { tool_call_id, role: "assistant", text: "x", status: "completed", output: "y" }));
-  }
-  assert.ok(performance.now() - started < 1000);
+  const took = cpu(() => {
+    for (let i = 0; i < 100_000; i++) {
+      const tool_call_id = `c${i >> 2}`;
+      fold.push(event(["tool.call", "tool.update", "tool.result", "message"][i % 4], { tool_call_id, role: "assistant", text: "x", status: "completed", output: "y" }));
+    }
+  });
+  assert.ok(took < 1, `${took} s`);
   assert.equal(fold.items.length, 50_000);
 });
