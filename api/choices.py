@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from contracts.bodies import Capabilities, Choices, Permissions, Session
+from contracts.bodies import Capabilities, Choices, Durability, Permissions, Session
 from contracts.errors import InvalidInput, UnknownHarness, UnknownProvider, UnsupportedChoice
 
 
@@ -15,6 +15,7 @@ class Chosen:
     model: str | None
     reasoning: str | None
     permissions: Permissions
+    durability: Durability = "mount"
 
 
 def storable(field: str, text: str | None) -> None:
@@ -39,6 +40,7 @@ def choose(asked: Choices, fallback: Session | Chosen, capabilities: Capabilitie
         model=asked.model or (fallback.model if same else None),
         reasoning=asked.reasoning or (fallback.reasoning if same else None),
         permissions=asked.permissions or fallback.permissions,
+        durability=asked.durability or fallback.durability,
     )
     _check(chosen, capabilities)
     return chosen

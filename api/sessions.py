@@ -65,6 +65,7 @@ class Sessions:
             chosen.model,
             chosen.reasoning,
             chosen.permissions,
+            chosen.durability,
         )
         async with self._database.connection() as conn:
             return await sessions.insert(conn, new)

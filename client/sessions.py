@@ -20,6 +20,7 @@ from contracts.bodies import (
     MAX_PROMPT_CHARS,
     Changes,
     Destroyed,
+    Durability,
     Killed,
     Manifest,
     Permissions,
@@ -64,6 +65,7 @@ class Sessions:
         model: str | None = None,
         reasoning: str | None = None,
         permissions: Permissions | None = None,
+        durability: Durability | None = None,
     ) -> Session:
         """A new session; what is left out is the stack's default.
 
@@ -77,6 +79,7 @@ class Sessions:
             model=model,
             reasoning=reasoning,
             permissions=permissions,
+            durability=durability,
         )
         return await self._wire.call("POST", "/sessions", Session, body=body)
 
@@ -215,6 +218,7 @@ class Turns:
         model: str | None = None,
         reasoning: str | None = None,
         permissions: Permissions | None = None,
+        durability: Durability | None = None,
         queue: bool = False,
     ) -> Turn:
         """Starts a turn and returns at once. It goes on whether anyone follows it or not.
@@ -235,6 +239,7 @@ class Turns:
             model=model,
             reasoning=reasoning,
             permissions=permissions,
+            durability=durability,
         )
         return await self._wire.call("POST", f"{session_path(session_id)}/turns", Turn, body=body)
 
@@ -335,6 +340,7 @@ class Turns:
         model: str | None = None,
         reasoning: str | None = None,
         permissions: Permissions | None = None,
+        durability: Durability | None = None,
         queue: bool = False,
     ) -> AsyncGenerator[Event, None]:
         """Starts a turn and follows it to its end; leaving early does not stop the turn.
@@ -349,6 +355,7 @@ class Turns:
             model=model,
             reasoning=reasoning,
             permissions=permissions,
+            durability=durability,
             queue=queue,
         )
         async with aclosing(self.follow(turn)) as events:

@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from contracts.events import Text
 
 Permissions = Literal["ask", "auto"]
+# mount: as the stack is set up to; checkpoint: copied from the sandbox's own disk
+Durability = Literal["mount", "checkpoint"]
 SessionState = Literal["running", "waiting", "idle", "not_durable"]
 TurnState = Literal["queued", "running", "completed", "failed", "cancelled", "interrupted"]
 
@@ -37,6 +39,7 @@ class Choices(Asked):
     model: str | None = Field(None, max_length=200)
     reasoning: str | None = Field(None, max_length=50)
     permissions: Permissions | None = None
+    durability: Durability | None = None
 
 
 class SessionCreate(Choices):
@@ -77,6 +80,7 @@ class Session(Body):
     model: str | None
     reasoning: str | None
     permissions: Permissions
+    durability: Durability = "mount"
     archived: bool
     created_at: datetime
     updated_at: datetime
@@ -182,6 +186,7 @@ class Turn(Body):
     model: str | None
     reasoning: str | None
     permissions: Permissions
+    durability: Durability = "mount"
     created_at: datetime
     ended_at: datetime | None
     first_seq: int
@@ -416,6 +421,7 @@ class RunRequest(Asked):
     model: str | None = None
     reasoning: str | None = None
     permissions: Permissions = "auto"
+    durability: Durability = "mount"
     past: list[PastTurn] = []  # the session's last turns, oldest first
     turns_before: int = 0  # how many there were in all
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request
@@ -27,11 +27,10 @@ from sidecar.boxhost.in_process import HostParts, OwnHost
 from sidecar.runs.engine import Runs
 from sidecar.runs.gateway import Gateway
 from sidecar.runs.live import LiveSandboxes
-from sidecar.runs.sandboxes import Sandboxes, Warmth
+from sidecar.runs.sandboxes import Providers, Sandboxes, Warmth
 from sidecar.runs.states import States
 from sidecar.settings import Settings
 from sidecar.workspace.choice import choose
-from sidecar.workspace.engine import Durable
 from sidecar.workspace.fencing import Fence
 from sidecar.workspace.iam import SessionKeys
 from sidecar.workspace.in_box import Parts
@@ -88,10 +87,10 @@ def create_app(settings: Settings) -> FastAPI:
 
 @contextlib.asynccontextmanager
 async def running(
-    settings: Settings, providers: Mapping[str, Durable], gateway: Gateway, states: States
+    settings: Settings, providers: Providers, gateway: Gateway, states: States
 ) -> AsyncIterator[Runs]:
     """The turns, and the sandboxes that they run in."""
-    for provider in providers.values():
+    for provider in providers.usual.values():
         try:
             await provider.sweep()
         except StoreUnavailable as error:

@@ -21,6 +21,7 @@ from sidecar.providers.cloud import Cloud
 from sidecar.providers.docker import DockerHost, DockerProvider
 from sidecar.providers.local import LocalProvider
 from sidecar.providers.missing import MissingProvider
+from sidecar.runs.sandboxes import Providers
 from sidecar.settings import Settings
 from sidecar.workspace.checkpoint import Checkpoint, with_checkpoint
 from sidecar.workspace.choice import choose
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 @contextlib.asynccontextmanager
 async def providers(
     settings: Settings, host: Host, parts: Parts, keys: SessionKeys
-) -> AsyncIterator[Mapping[str, Durable]]:
+) -> AsyncIterator[Providers]:
     """By name, in the registry's order."""
     async with contextlib.AsyncExitStack() as stack:
         here: list[Provider] = [
@@ -46,12 +47,20 @@ async def providers(
         away = await clouds(settings, await host.mounts.name(), stack)
         found = {provider.name: _here(settings, provider, host, parts, keys) for provider in here}
         found |= {provider.name: _away(settings, provider, parts) for provider in away}
-        for durable in found.values():
+        copied = {
+            provider.name: _copied(settings, provider, parts, "the turn asks for it")
+            for provider in (*here, *away)
+        }
+        for durable in (*found.values(), *copied.values()):
             if isinstance(durable, InBox):
                 stack.push_async_callback(durable.aclose)
         for name, durable in found.items():
             log.info("%s: workspaces by %s (%s)", name, durable.choice.name, durable.choice.why)
-        yield {name: found[name] for name in registry.ROWS}
+        yield Providers({name: found[name] for name in registry.ROWS}, copied)
+
+
+def _copied(settings: Settings, provider: Provider, parts: Parts, why: str) -> Durable:
+    return with_checkpoint(provider, parts, settings.checkpoint_seconds, why)
 
 
 def _here(
@@ -60,7 +69,7 @@ def _here(
     """A provider whose sandboxes see the mounts of our host."""
     choice = choose(settings.workspace, host.geesefs)
     if choice.name == "checkpoint":
-        return with_checkpoint(provider, parts, settings.checkpoint_seconds, choice.why)
+        return _copied(settings, provider, parts, choice.why)
     wrap = with_geesefs if choice.name == "geesefs" else with_weed
     return wrap(provider, host.mounts, parts.store, parts.manifests, keys, choice.why)
 
@@ -69,13 +78,13 @@ def _away(settings: Settings, provider: Provider, parts: Parts) -> Durable:
     """A provider whose sandboxes are elsewhere."""
     if settings.workspace == "checkpoint":
         why = "HOLDFAST_WORKSPACE=checkpoint"
-        return with_checkpoint(provider, parts, settings.checkpoint_seconds, why)
+        return _copied(settings, provider, parts, why)
     if provider.capabilities.mount != "in_box":
         why = f"nothing can be mounted inside a sandbox of {provider.name}"
-        return with_checkpoint(provider, parts, settings.checkpoint_seconds, why)
+        return _copied(settings, provider, parts, why)
     if not settings.store_url:
         why = "the store has no address that a cloud could reach (HOLDFAST_STORE_URL)"
-        return with_checkpoint(provider, parts, settings.checkpoint_seconds, why)
+        return _copied(settings, provider, parts, why)
     mounted = GeesefsInBox(settings.store_url, parts.address.bucket)
     copied = Checkpoint(parts.address, settings.checkpoint_seconds)
     why = "mounted inside, by HOLDFAST_STORE_URL"

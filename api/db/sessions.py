@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from api.db.search import NOTHING, Sought
-from contracts.bodies import LastTurn, Permissions, Session, SessionState
+from contracts.bodies import Durability, LastTurn, Permissions, Session, SessionState
 
 if TYPE_CHECKING:
     from api.db.pool import Connection
@@ -25,6 +25,7 @@ class NewSession:
     model: str | None
     reasoning: str | None
     permissions: Permissions
+    durability: Durability = "mount"
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class Removed:
 
 
 INSERT = """
-INSERT INTO sessions (id, title, harness, provider, model, reasoning, permissions)
-VALUES ($1, $2, $3, $4, $5, $6, $7)
+INSERT INTO sessions (id, title, harness, provider, model, reasoning, permissions, durability)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 """
 
 
@@ -61,6 +62,7 @@ async def insert(conn: Connection, new: NewSession) -> Session:
         new.model,
         new.reasoning,
         new.permissions,
+        new.durability,
     )
     session = await get(conn, new.id)
     assert session is not None
@@ -70,8 +72,9 @@ async def insert(conn: Connection, new: NewSession) -> Session:
 # What a session is like: `t` is the turn that runs, `l` the newest that runs or ran, `e` the
 # newest that has ended, `r` the newest that has a receipt.
 ROW = """
-SELECT s.id, s.title, s.harness, s.provider, s.model, s.reasoning, s.permissions, s.archived,
-       s.created_at, s.updated_at, s.last_seq, t.id AS running_turn, e.durable, w.waiting,
+SELECT s.id, s.title, s.harness, s.provider, s.model, s.reasoning, s.permissions,
+       s.durability, s.archived, s.created_at, s.updated_at, s.last_seq, t.id AS running_turn,
+       e.durable, w.waiting,
        (SELECT count(*) FROM turns q WHERE q.session_id = s.id AND q.state = 'queued') AS queued,
        (r.receipt ->> 'files')::bigint AS files, (r.receipt ->> 'bytes')::bigint AS bytes,
        l.id AS last_id, l.state AS last_state, l.harness AS last_harness,

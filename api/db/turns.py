@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from contracts.bodies import NotDurableBody, Permissions, ReceiptBody, Turn, TurnState
+from contracts.bodies import Durability, NotDurableBody, Permissions, ReceiptBody, Turn, TurnState
 from contracts.events import dumps
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class NewTurn:
     model: str | None
     reasoning: str | None
     permissions: Permissions
+    durability: Durability = "mount"
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class RunningTurn:
     model: str | None
     reasoning: str | None
     permissions: Permissions
+    durability: Durability
     accepted: bool
     cancel_requested: bool
     last_source: int
@@ -52,9 +54,9 @@ class RunningTurn:
 # `first_seq` is only the earliest that it can have, until the turn starts.
 INSERT = """
 INSERT INTO turns (id, session_id, position, state, prompt, harness, provider, model, reasoning,
-                   permissions, first_seq, last_seq)
-SELECT $1, $2, coalesce(max(q.position), 0) + 1, 'queued', $3, $4, $5, $6, $7, $8,
-       $9::bigint, $9 - 1
+                   permissions, durability, first_seq, last_seq)
+SELECT $1, $2, coalesce(max(q.position), 0) + 1, 'queued', $3, $4, $5, $6, $7, $8, $9,
+       $10::bigint, $10 - 1
 FROM turns q WHERE q.session_id = $2 AND q.state = 'queued'
 """
 
@@ -71,6 +73,7 @@ async def insert(conn: Connection, new: NewTurn, first_seq: int) -> None:
         new.model,
         new.reasoning,
         new.permissions,
+        new.durability,
         first_seq,
     )
 
@@ -109,7 +112,7 @@ async def queued(conn: Connection, session_id: UUID) -> int:
 # A receipt counts, and is shown, only with the turn's end.
 GET = """
 SELECT id, session_id, state, prompt, harness, provider, model, reasoning, permissions,
-       created_at, ended_at, first_seq, last_seq, error,
+       durability, created_at, ended_at, first_seq, last_seq, error,
        CASE WHEN ended_at IS NOT NULL THEN receipt END AS receipt,
        CASE WHEN ended_at IS NOT NULL THEN not_durable END AS not_durable
 FROM turns WHERE session_id = $1 AND id = $2
@@ -124,7 +127,7 @@ async def get(conn: Connection, session_id: UUID, turn_id: UUID) -> Turn | None:
 # What was cancelled while it waited is no part of the conversation.
 PAGE = """
 SELECT epoch, position, id, session_id, state, prompt, harness, provider, model, reasoning,
-       permissions, created_at, ended_at, first_seq, last_seq, error,
+       permissions, durability, created_at, ended_at, first_seq, last_seq, error,
        CASE WHEN ended_at IS NOT NULL THEN receipt END AS receipt,
        CASE WHEN ended_at IS NOT NULL THEN not_durable END AS not_durable
 FROM turns
@@ -159,7 +162,8 @@ async def page(
 
 RUNNING_ONE = """
 SELECT t.id, t.session_id, t.epoch, s.epoch AS lease_epoch, t.prompt, t.harness, t.provider,
-       t.model, t.reasoning, t.permissions, t.accepted, t.cancel_requested, t.last_source
+       t.model, t.reasoning, t.permissions, t.durability, t.accepted, t.cancel_requested,
+       t.last_source
 FROM turns t JOIN sessions s ON s.id = t.session_id
 WHERE t.state = 'running' AND t.id = $1
 """

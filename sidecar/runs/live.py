@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
+from contracts.bodies import Durability
 from sidecar.harnesses.base import Choice
 from sidecar.providers.base import SandboxProcess
 from sidecar.runs.states import Native
@@ -38,6 +39,7 @@ class Live:
     session_id: UUID
     provider: str
     sandbox_id: str
+    durability: Durability = "mount"
     adapters: dict[str, Adapter] = field(default_factory=dict)
     natives: dict[str, Native] = field(default_factory=dict)  # what is in its HOME
     warm_until: datetime | None = None
@@ -78,6 +80,7 @@ class LiveSandboxes:
             session_id=session_id,
             provider=record["provider"],
             sandbox_id=record["sandbox_id"],
+            durability=record.get("durability", "mount"),
             adapters={
                 name: Adapter(
                     **{

@@ -34,9 +34,19 @@ log = logging.getLogger(__name__)
 
 Emit = Callable[[events.EventBase], Awaitable[None]]
 REAP_SECONDS = 0.5
+TROUBLE_SECONDS = 5.0
+ANSWER_SECONDS = 10
 # How long a change of files waits for a sandbox that is on its way in or out.
 BUSY_SECONDS = 30
 LOCK_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class Providers:
+    """By name: with the engine that is usual there, and with checkpoint, for a turn that asks."""
+
+    usual: Mapping[str, Durable]
+    copied: Mapping[str, Durable]
 
 
 @dataclass(frozen=True)
@@ -52,12 +62,14 @@ class Sandboxes:
 
     def __init__(
         self,
-        providers: Mapping[str, Durable],
+        providers: Providers,
         gateway: Gateway,
         live: LiveSandboxes,
         warmth: Warmth,
     ) -> None:
-        self.providers = providers
+        self.providers = providers.usual
+        self._copied = providers.copied
+        self._troubles: tuple[float, dict[str, str]] = (-TROUBLE_SECONDS, {})
         self._gateway = gateway
         self.live = live
         self._warmth = warmth
@@ -68,10 +80,15 @@ class Sandboxes:
         return self._locks[session_id]
 
     async def troubles(self) -> dict[str, str]:
-        """Why a provider cannot be used right now, by name; empty for one that can."""
-        names = list(self.providers)
-        reasons = await asyncio.gather(*(self.providers[name].trouble() for name in names))
-        return dict(zip(names, reasons, strict=True))
+        """Why a provider cannot be used right now, by name; empty for one that can. Not asked more
+        often than need be: a cloud takes its time, and pages ask again and again."""
+        asked_at, known = self._troubles
+        if time.monotonic() - asked_at > TROUBLE_SECONDS:
+            names = list(self.providers)
+            reasons = await asyncio.gather(*(_trouble(self.providers[name]) for name in names))
+            known = dict(zip(names, reasons, strict=True))
+            self._troubles = (time.monotonic(), known)
+        return known
 
     async def _usable(self) -> list[Durable]:
         troubles = await self.troubles()
@@ -83,7 +100,8 @@ class Sandboxes:
         Raises: SandboxError, MountFailed, StoreUnavailable, Unavailable.
         """
         live = self.live.get(request.session_id)
-        if live is not None and live.provider != request.provider:
+        wanted = (request.provider, request.durability)
+        if live is not None and (live.provider, live.durability) != wanted:
             await self.end(live, emit)
             live = None
         if live is not None:
@@ -112,12 +130,12 @@ class Sandboxes:
 
     async def mount_trouble(self, live: Live) -> str:
         """What is wrong with the session's mount right now, in words; nothing when all is well."""
-        return await self.providers[live.provider].check(str(live.session_id))
+        return await self._of(live).check(str(live.session_id))
 
     async def remount(self, live: Live, sandbox: DurableSandbox, lost: str, emit: Emit) -> None:
         """Mount the workspace anew under the living sandbox. Raises: MountFailed,
         StoreUnavailable."""
-        provider = self.providers[live.provider]
+        provider = self._of(live)
         await emit(events.MountLost(engine=sandbox.workspace.engine.name, reason=lost))
         report = await provider.remount(str(live.session_id), lost)
         workspace = await provider.workspace(str(live.session_id))
@@ -128,7 +146,7 @@ class Sandboxes:
 
     async def is_gone(self, live: Live) -> bool:
         """Whether its provider says so."""
-        return await self.providers[live.provider].status(live.sandbox_id) is Status.GONE
+        return await self._of(live).status(live.sandbox_id) is Status.GONE
 
     async def check_running(self, live: Live) -> None:
         """Raises: SandboxGone, Unreachable."""
@@ -138,11 +156,24 @@ class Sandboxes:
     async def workspace(self, request: RunRequest) -> Workspace:
         """What is left of the session's workspace without its sandbox. Raises: MountFailed,
         StoreUnavailable."""
-        return await self.providers[request.provider].left_behind(str(request.session_id))
+        return await self._of(request).left_behind(str(request.session_id))
 
     def sync_seconds(self, live: Live) -> float | None:
         """How often the workspace is to be brought to the store while a turn runs, if at all."""
-        return self.providers[live.provider].sync_seconds
+        return self._of(live).sync_seconds
+
+    def _of(self, whose: Live | RunRequest) -> Durable:
+        """The provider, with the workspace kept as the turn asks for.
+
+        Raises: UnknownProvider.
+        """
+        kept = self._copied if whose.durability == "checkpoint" else self.providers
+        return kept[registry.check(whose.provider).name]
+
+    def _all(self) -> list[Durable]:
+        """Every one once."""
+        both = (*self.providers.values(), *self._copied.values())
+        return list({id(each): each for each in both}.values())
 
     def engine(self, provider: str) -> EngineChoice:
         """Which engine serves there, and why."""
@@ -150,7 +181,7 @@ class Sandboxes:
 
     async def mounted(self, session_id: UUID) -> Workspace | None:
         """The session's workspace if it is mounted right now, whether a sandbox lives or not."""
-        for provider in self.providers.values():
+        for provider in self._all():
             workspace = await provider.workspace(str(session_id))
             if workspace is not None:
                 return workspace
@@ -181,7 +212,7 @@ class Sandboxes:
             lock.release()
 
     async def _attach(self, live: Live, emit: Emit) -> DurableSandbox | None:
-        provider = self.providers[live.provider]
+        provider = self._of(live)
         try:
             sandbox = await provider.attach(live.sandbox_id)
         except SandboxGone as gone:
@@ -219,7 +250,7 @@ class Sandboxes:
         return (await sandbox.exec(look)).exit_code == 0
 
     async def _create(self, request: RunRequest, emit: Emit) -> tuple[DurableSandbox, Live]:
-        provider = self.providers[registry.check(request.provider).name]
+        provider = self._of(request)
         session = str(request.session_id)
         # A box without a record of ours (a crash between the two) must not get a rival.
         async for stray in provider.list({"session": session}):
@@ -234,7 +265,7 @@ class Sandboxes:
                 gateway_socket=await self._gateway.open(session),
             )
         )
-        live = Live(request.session_id, request.provider, sandbox.id)
+        live = Live(request.session_id, request.provider, sandbox.id, request.durability)
         self.live.put(live)
         report = sandbox.report
         why = report.why or provider.choice.why
@@ -260,7 +291,7 @@ class Sandboxes:
 
     async def end(self, live: Live, emit: Emit) -> None:
         """Destroy the sandbox, let its mount go."""
-        provider = self.providers[live.provider]
+        provider = self._of(live)
         await provider.destroy(live.sandbox_id)
         await provider.release(str(live.session_id))
         self.live.drop(live.session_id)
@@ -277,7 +308,7 @@ class Sandboxes:
         live = self.live.get(session_id)
         if live is None:
             return Killed(session_id=session_id, killed=False)
-        killed = await self.providers[live.provider].destroy(live.sandbox_id)
+        killed = await self._of(live).destroy(live.sandbox_id)
         return Killed(session_id=session_id, killed=killed, sandbox_id=live.sandbox_id)
 
     async def release(self, session_id: UUID) -> Released:
@@ -292,6 +323,9 @@ class Sandboxes:
             # Now and not before: a mount that a sandbox uses is slow to let go.
             for provider in usable:
                 mounts += await provider.release(session, forget=True)
+            for provider in self._copied.values():
+                if await provider.workspace(session) is not None:
+                    await provider.release(session, forget=True)
             self.live.drop(session_id)
             await self._gateway.close_session(session)
         self._locks.pop(session_id, None)
@@ -371,6 +405,14 @@ class Sandboxes:
                 log.info("sandbox %s ended after its warm time", live.sandbox_id)
             except HoldfastError as error:
                 log.warning("sandbox %s did not end, trying again: %s", live.sandbox_id, error)
+
+
+async def _trouble(provider: Durable) -> str:
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            return await provider.trouble()
+    except TimeoutError:
+        return f"{provider.name} does not answer within {ANSWER_SECONDS} s"
 
 
 async def _memory(provider: Durable, info: SandboxInfo) -> int | None:

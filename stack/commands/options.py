@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from contracts.bodies import Permissions
+from contracts.bodies import Durability, Permissions
 
 SessionRef = Annotated[
     str, typer.Argument(metavar="SESSION", help="Id, a unique prefix of one, or `last`.")
@@ -16,6 +16,10 @@ Harness = Annotated[str | None, typer.Option("--harness", help="claude, codex, o
 Provider = Annotated[str | None, typer.Option("--provider", help="Where the sandbox runs.")]
 Model = Annotated[str | None, typer.Option("--model", help="A model the harness knows.")]
 Reasoning = Annotated[str | None, typer.Option("--reasoning", help="Effort: low, medium, …")]
+DurabilityMode = Annotated[
+    Durability | None,
+    typer.Option("--durability", help="Mounted as usual, or copied from the sandbox's disk."),
+]
 PermissionMode = Annotated[
     Permissions | None, typer.Option("--permissions", help="Whether tools ask first.")
 ]

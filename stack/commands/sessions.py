@@ -24,6 +24,7 @@ async def new(
     model: opt.Model = None,
     reasoning: opt.Reasoning = None,
     permissions: opt.PermissionMode = None,
+    durability: opt.DurabilityMode = None,
     as_json: opt.Json = False,
 ) -> None:
     """Make a session and print its id."""
@@ -35,6 +36,7 @@ async def new(
             model=model,
             reasoning=reasoning,
             permissions=permissions,
+            durability=durability,
         )
     if as_json:
         put_json(session)

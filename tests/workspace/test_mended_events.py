@@ -15,7 +15,7 @@ from sidecar.boxhost import processes
 from sidecar.providers.base import Command
 from sidecar.runs.gateway import Gateway
 from sidecar.runs.live import LiveSandboxes
-from sidecar.runs.sandboxes import Sandboxes, Warmth
+from sidecar.runs.sandboxes import Providers, Sandboxes, Warmth
 from sidecar.workspace.host_mounted import MountedWorkspace
 from tests.workspace.conftest import HostOf
 
@@ -54,7 +54,7 @@ async def test_locks_that_were_swept_and_metadata_that_was_put_back_are_events(
 
     def by(engine: str) -> Sandboxes:
         live = LiveSandboxes(short_dir / "data")
-        return Sandboxes({"local": host_of(engine)}, gateway, live, Warmth(600, 8))
+        return Sandboxes(Providers({"local": host_of(engine)}, {}), gateway, live, Warmth(600, 8))
 
     first, _ = await by("weed").acquire(request_of, emit)
     make = "mkdir -p r/.git; touch r/.git/index.lock; echo 1 > f; chmod 755 f; ln -s f link"

@@ -22,7 +22,7 @@ const close = () => update({ dialog: null });
 
 function NewSession() {
   const { capabilities } = state;
-  const [form, setForm] = useState({ title: "", model: "", reasoning: "", permissions: "auto" });
+  const [form, setForm] = useState({ title: "", model: "", reasoning: "", permissions: "auto", durability: "mount" });
   const [error, setError] = useState(null);
   const [busy, setBusy] = useState(false);
   useEffect(() => void refreshCapabilities(), []); // a provider may have come or gone
@@ -58,15 +58,26 @@ function NewSession() {
     <div class="form-row">
       <label>Permissions<select value=${permissions} onChange=${set("permissions")}>
         <option value="auto">Allow all, on record</option><option value="ask" disabled=${!harness?.can_ask}>${harness?.can_ask ? "Ask me first" : `Ask me first: ${harness?.title} cannot ask`}</option></select></label>
+      <label>Durability<select value=${form.durability} onChange=${set("durability")}>
+        <option value="mount">${engine?.engine === "checkpoint" ? "As this provider can" : "Mounted from the store"}</option><option value="checkpoint">Copied to the store</option></select></label>
       <label>Reasoning<select value=${form.reasoning} onChange=${set("reasoning")}><option value="">Default</option>
         ${harness?.efforts.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>
       <label>Model<input name="model" list="models" maxlength="200" value=${form.model} onInput=${set("model")} placeholder="Default" />
         <datalist id="models">${harness?.models.map((each) => html`<option value=${each} />`)}</datalist></label>
     </div>
-    ${engine && html`<p class="meta">Durability: the workspace is ${engine.engine === "checkpoint" ? "copied to the store at each turn's end" : "mounted from the store"} by ${engine.engine ?? "its engine"}${engine.engine_why ? `: ${engine.engine_why}` : ""}.</p>`}
+    ${engine && html`<p class="meta">${kept(engine, form.durability)}</p>`}
     ${error && html`<${Trouble} error=${error} />`}
     <footer><button type="button" onClick=${close}>Cancel</button><button class="primary" disabled=${busy}>Create</button></footer>
   </form><//>`;
+}
+
+/** How the workspace is kept, in a sentence. */
+function kept(provider, durability) {
+  if (durability === "checkpoint" || provider.engine === "checkpoint") {
+    const why = durability === "checkpoint" || !provider.engine_why ? "" : ` (${provider.engine_why})`;
+    return `The workspace is on the sandbox's own disk and copied to the store every few seconds and at each turn's end: a sudden end may cost the last of them${why}.`;
+  }
+  return `The workspace is mounted from the store by ${provider.engine ?? "its engine"}${provider.engine_why ? `: ${provider.engine_why}` : ""}.`;
 }
 
 function Delete({ session }) {

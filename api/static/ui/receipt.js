@@ -12,11 +12,12 @@ export function Receipt({ item, turn }) {
   const [open, setOpen] = useOpen(item.key);
   const proof = item.proof;
   const failed = turn.failed;
-  return html`<section class=${`receipt ${proof ? "good" : "bad"}`} aria-label="Receipt">
+  const tone = proof ? (proof.lost ? "warn" : "good") : "bad";
+  return html`<section class=${`receipt ${tone}`} aria-label="Receipt">
     <button type="button" class="receipt-head" aria-expanded=${open} onClick=${() => setOpen(!open)}>
       <${Icon} name=${proof ? "check" : "cross"} />
       ${proof
-        ? html`<span><strong>Safe in the store</strong> <span class="receipt-facts">${count(proof.files, "file")} · ${bytes(proof.bytes)} · ${proof.engine} · proven in ${duration(proof.took)}</span></span>`
+        ? html`<span><strong>${proof.lost ? "Safe up to the last copy" : "Safe in the store"}</strong> <span class="receipt-facts">${count(proof.files, "file")} · ${bytes(proof.bytes)} · ${proof.engine} · proven in ${duration(proof.took)}</span></span>`
         : html`<span><strong>Not durable</strong> <span class="receipt-facts">${failed ? shown(failed.reason) : "this turn ended without a receipt"}</span></span>`}
       <${Icon} name="chevron" />
     </button>
@@ -24,6 +25,8 @@ export function Receipt({ item, turn }) {
       <dl>
         ${proof && html`<dt>Manifest</dt><dd><code>${proof.manifest_sha256.slice(0, 16)}…</code> <${Copy} text=${proof.manifest_sha256} label="Copy the manifest's sha256" />
           <a href=${`/sessions/${state.route.sid}/turns/${turn.id}/manifest`} target="_blank" rel="noopener">Open</a></dd>`}
+        ${proof?.lost && html`<dt>Lost</dt><dd>${shown(proof.lost)}</dd>`}
+        ${proof?.window && html`<dt>Copied</dt><dd>every ${duration(proof.window)} while a turn runs: that much a sudden end may cost</dd>`}
         ${turn.ended && html`<dt>Turn</dt><dd>${turn.harness} on ${turn.provider}, ${duration((Date.parse(turn.ended) - Date.parse(turn.started)) / 1000)}</dd>`}
         ${turn.memory && html`<dt>Memory</dt><dd>${turn.memory.harness}'s own state stored, ${bytes(turn.memory.bytes)}</dd>`}
         ${turn.usage && html`<dt>Tokens</dt><dd>${count(turn.usage.input_tokens, "in", "in")}, ${count(turn.usage.output_tokens, "out", "out")}</dd>`}
