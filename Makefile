@@ -111,6 +111,10 @@ compose-down: ## Stop the containers and end their sandboxes; the data stays
 matrix-compose: setup ## Containers up, the matrix on local and docker, containers down; ARGS="--harnesses pi"
 	@scripts/matrix-compose $(ARGS)
 
+.PHONY: matrix-emulated
+matrix-emulated: setup install images ## Every harness on every provider, the clouds emulated; ARGS="--workspace checkpoint"
+	@scripts/matrix-emulated $(or $(ARGS),--workspace checkpoint --cross --require local,docker,e2b,modal,daytona)
+
 .PHONY: chaos
 chaos: setup install ## Kill everything at random, ROUNDS=200 times, and look for what was lost; SEED=, ENGINE=geesefs
 	@$(BIN)/python -m tests.chaos --rounds $(or $(ROUNDS),200) $(if $(SEED),--seed $(SEED)) --engine $(or $(ENGINE),weed)
