@@ -43,6 +43,12 @@ def write_s3_identities(path: Path, credentials: Credentials) -> None:
     write_json(path, {"identities": [admin]})
 
 
+def write_s3_nobody(path: Path) -> None:
+    """Somebody who may do nothing: an S3 server that knows nobody at all is open to everybody."""
+    key = {"accessKey": secrets.token_hex(10), "secretKey": secrets.token_hex(_BYTES)}
+    write_json(path, {"identities": [{"name": "nobody", "credentials": [key], "actions": []}]})
+
+
 def _secret(path: Path, given: SecretStr | None) -> SecretStr:
     """`given`, written to `path` for other programs; else what is there; else a new one."""
     if given is not None:

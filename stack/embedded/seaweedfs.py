@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from stack.embedded.credentials import Credentials, write_s3_identities
+from stack.embedded.credentials import Credentials, write_s3_identities, write_s3_nobody
 from stack.embedded.layout import Layout
 from stack.embedded.part import Part
 from stack.embedded.ports import GRPC_OFFSET, LOOPBACK, StorePorts
@@ -73,6 +73,10 @@ def store_gate_part(
     port = settings.store_port
     if port is None:
         return None
+    identities = layout.secrets / "store-gate.json"
+
+    async def prepare() -> None:
+        write_s3_nobody(identities)
 
     async def is_ready(_pid: int) -> bool:
         return await answers(f"http://{LOOPBACK}:{port}/healthz")
@@ -83,6 +87,7 @@ def store_gate_part(
             *(str(weed), "s3", f"-filer={LOOPBACK}:{ports.filer}", f"-port={port}"),
             *(f"-ip={LOOPBACK}", f"-ip.bind={LOOPBACK}", f"-port.grpc={port + GRPC_OFFSET}"),
             *(f"-localSocket={layout.control}/store-gate.sock", "-iam=false"),
+            f"-config={identities}",
             *("-port.iceberg=0", "-port.lance=0"),
             # what is signed is the address that the client knows
             *([f"-externalUrl={settings.store_url}"] if settings.store_url else []),
@@ -90,6 +95,7 @@ def store_gate_part(
         cwd=layout.seaweedfs,
         env={**env, "HOME": str(layout.control)},
         needs=(NAME,),
+        prepare=prepare,
         is_ready=is_ready,
         stop_seconds=3.0,
     )
