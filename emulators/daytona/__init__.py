@@ -21,9 +21,9 @@ from emulators.daytona.preview import PREFIX, Previews, not_started
 from emulators.daytona.sandboxes import Sandboxes
 from emulators.daytona.snapshots import Snapshots
 from emulators.daytona.toolbox import Toolbox
-from emulators.daytona.websockets import websocket_server
 from emulators.daytona.wire import Refused, bearer, refusal
 from emulators.faults import Faults, Faulty
+from emulators.http_server import http_server
 from emulators.options import Options, Ready
 
 API_KEY = "dtn_emulated"
@@ -73,7 +73,10 @@ async def serve(options: Options, boxes: Boxes, faults: Faults) -> AsyncIterator
         await (previews if preview else app)(scope, receive, send)
 
     faulty = Faulty(routed, faults, sandboxes, sandbox_of=_sandbox_of, refusal=refusal)
-    async with sandboxes.open(), websocket_server(faulty, options.host, options.port) as url:
+    async with (
+        sandboxes.open(),
+        http_server(faulty, options.host, options.port, ws="wsproto") as url,
+    ):
         sandboxes.toolbox_url = f"{url}/toolbox"
         snapshots.logs_url = previews.base_url = url
         more = {"api_key": key, "snapshot": SNAPSHOT}

@@ -12,6 +12,7 @@ import contextlib
 import math
 import secrets
 import shlex
+import warnings
 import weakref
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -341,10 +342,19 @@ class DaytonaProvider:
 
 @contextlib.asynccontextmanager
 async def opened(account: DaytonaAccount) -> AsyncIterator[AsyncDaytona]:
-    """A client of this account. It connects to Daytona's notifications at once, by itself."""
-    client = AsyncDaytona(
-        DaytonaConfig(api_key=account.api_key, api_url=account.api_url, target=account.target)
+    """A client of this account, which asks for nothing by itself.
+
+    It polls for what it waits for. Left to itself it would listen to Daytona's notifications, by a
+    WebSocket that it opens again, more and more often, whenever it is lost, and after `close` too.
+    """
+    config = DaytonaConfig(
+        api_key=account.api_key,
+        api_url=account.api_url,
+        target=account.target,
+        use_deprecated_polling=True,
     )
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        client = AsyncDaytona(config)
     try:
         yield client
     finally:

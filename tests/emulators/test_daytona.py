@@ -7,6 +7,7 @@ import contextlib
 import secrets
 import shlex
 import time
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -70,11 +71,14 @@ async def client(emulator: Emulator) -> AsyncIterator[AsyncDaytona]:
 
 
 @contextlib.asynccontextmanager
-async def opened(emulator: Emulator, key: str = "") -> AsyncIterator[AsyncDaytona]:
-    config = DaytonaConfig(
-        api_key=key or emulator.more["api_key"], api_url=emulator.url, target="us"
-    )
-    async with AsyncDaytona(config) as client:
+async def opened(emulator: Emulator, key: str = "", **more: Any) -> AsyncIterator[AsyncDaytona]:
+    """It polls: by its notifications it keeps connections open past its end, now and then."""
+    more = {"use_deprecated_polling": True, **more}
+    key = key or emulator.more["api_key"]
+    config = DaytonaConfig(api_key=key, api_url=emulator.url, target="us", **more)
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        client = AsyncDaytona(config)
+    async with client:
         yield client
 
 
@@ -280,6 +284,23 @@ async def test_a_deleted_sandbox_is_not_found_and_its_toolbox_says_401(
         await other.fs.upload_file(b"", "/tmp/a")
     with pytest.raises(errors.DaytonaError, match="401"):
         await other.fs.download_file("/tmp/a")
+
+
+async def test_an_sdk_that_listens_hears_of_changes_by_others(
+    emulator: Emulator, make: Make
+) -> None:
+    sandbox = await make()
+    async with opened(emulator, use_deprecated_polling=False) as listening:
+        heard = await listening.get(sandbox.id)
+        async with asyncio.timeout(10):
+            while (
+                listening._event_dispatcher is None or not listening._event_dispatcher.is_connected
+            ):
+                await asyncio.sleep(0.02)
+        await sandbox.stop()
+        async with asyncio.timeout(10):
+            while heard.state != "stopped":  # it asks for nothing
+                await asyncio.sleep(0.02)
 
 
 # ---- leases --------------------------------------------------------------------------------------
@@ -489,8 +510,10 @@ async def test_an_upload_keeps_the_mode_of_a_file(shared: AsyncSandbox) -> None:
 async def test_files_that_cannot_be_read_are_told_apart(shared: AsyncSandbox) -> None:
     with pytest.raises(errors.DaytonaFileNotFoundError):
         await shared.fs.download_file("/nothing/here")
+    closed = f"/tmp/{unique()}"
+    await shared.process.exec(f"touch {closed}; chmod 0 {closed}")
     with pytest.raises(errors.DaytonaFileAccessDeniedError):
-        await shared.fs.download_file("/etc/shadow")
+        await shared.fs.download_file(closed)
     with pytest.raises(errors.DaytonaInvalidFilePathError):
         await shared.fs.download_file("/etc")
     with pytest.raises(errors.DaytonaError, match="400"):

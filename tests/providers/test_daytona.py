@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from daytona import AsyncDaytona, DaytonaConfig, Image
+from daytona import AsyncDaytona, Image
 from daytona.common import errors as sdk
 
 from contracts.errors import (
@@ -64,10 +64,9 @@ def account(emulator: Emulator) -> DaytonaAccount:
 
 
 @pytest.fixture(scope="module")
-async def client(emulator: Emulator) -> AsyncIterator[AsyncDaytona]:
+async def client(account: DaytonaAccount) -> AsyncIterator[AsyncDaytona]:
     """The account's owner, beside the provider."""
-    config = DaytonaConfig(api_key=emulator.more["api_key"], api_url=emulator.url, target="us")
-    async with AsyncDaytona(config) as found:
+    async with module.opened(account) as found:
         yield found
 
 
@@ -178,6 +177,23 @@ async def test_without_a_key_nothing_is_asked_of_anybody(account: DaytonaAccount
         assert await provider.status("any") is Status.UNKNOWN
         with pytest.raises(Unauthorized):
             await provider.attach("any")
+
+
+async def test_an_open_provider_asks_for_nothing_by_itself(account: DaytonaAccount) -> None:
+    asked: list[bytes] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readuntil(b"\r\n\r\n")).split()[1])
+        writer.write(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        elsewhere = replace(account, api_url=f"http://127.0.0.1:{port}/api")
+        async with DaytonaProvider.open(new_cloud(), elsewhere) as provider:
+            assert "does not answer" in await provider.trouble()
+    assert asked == [f"/api/snapshots/{account.snapshot}".encode()]
 
 
 async def test_trouble_says_what_is_wrong_with_the_account(
