@@ -21,6 +21,7 @@ COPY pyproject.toml uv.lock ./
 COPY api/pyproject.toml api/
 COPY client/pyproject.toml client/
 COPY contracts/pyproject.toml contracts/
+COPY emulators/pyproject.toml emulators/
 COPY sidecar/pyproject.toml sidecar/
 COPY stack/pyproject.toml stack/
 
@@ -29,8 +30,10 @@ RUN --mount=type=cache,target=/root/.cache/uv \
     uv sync --locked --quiet --package holdfast-api --no-default-groups --no-install-workspace
 
 FROM packages AS sidecar-packages
+# with the clouds' SDKs, which are extras of the sidecar and in no other image
 RUN --mount=type=cache,target=/root/.cache/uv \
-    uv sync --locked --quiet --package holdfast-sidecar --no-default-groups --no-install-workspace
+    uv sync --locked --quiet --package holdfast-sidecar --all-extras --no-default-groups \
+        --no-install-workspace
 
 FROM python AS api
 COPY --from=api-packages /opt/venv /opt/venv

@@ -1,8 +1,9 @@
 """Makes the stack's secrets at its first start, each in a file that only its reader may open.
 
 Runs as root in a container of its own, before everything else, with a volume per reader mounted
-below /secrets. What is there stays: a second start changes nothing, unless a token was given.
-The files are named as the settings that they are, so that the services read them by themselves.
+below /secrets. What is there stays: a second start changes nothing, unless a token was given. Keys
+that .env gives are handed on, and taken back when it gives them no more. The files are named as the
+settings that they are, so that the services read them by themselves.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ import secrets
 from pathlib import Path
 
 SECRETS = Path("/secrets")
-GIVEN_TOKEN = Path("/run/given/api_token")
+GIVEN = Path("/run/given")
+# Keys of other people's services, and who uses them.
+KEYS = {
+    "gateway": ("anthropic_api_key", "openai_api_key"),
+    "sidecar": ("e2b_api_key", "daytona_api_key", "modal_token_id", "modal_token_secret"),
+}
 HOLDFAST, ROOT = 1000, 0
 DATABASE_USER = "holdfast"
 # Directories of volumes: who writes there, and what the group of all services may.
@@ -50,12 +56,27 @@ def write(path: Path, text: str, uid: int) -> None:
     new.rename(path)
 
 
+def given(name: str) -> str:
+    """What .env says; nothing where it says nothing."""
+    path = GIVEN / name
+    return path.read_text(encoding="utf-8").strip() if path.exists() else ""
+
+
+def hand_on_keys() -> None:
+    for reader, names in KEYS.items():
+        for name in names:
+            if key := given(name):
+                write(SECRETS / reader / name, key, HOLDFAST)
+            else:
+                (SECRETS / reader / name).unlink(missing_ok=True)
+
+
 def make_secrets() -> None:
     api, sidecar, engine = (SECRETS / name for name in ("api", "sidecar", "engine"))
+    gateway, gate = SECRETS / "gateway", SECRETS / "gate"
     postgres, seaweedfs = SECRETS / "postgres", SECRETS / "seaweedfs"
 
-    given = GIVEN_TOKEN.read_text(encoding="utf-8").strip() if GIVEN_TOKEN.exists() else ""
-    token = given or kept(api / "holdfast_api_token", secrets.token_urlsafe(32))
+    token = given("api_token") or kept(api / "holdfast_api_token", secrets.token_urlsafe(32))
     write(api / "holdfast_api_token", token, HOLDFAST)
 
     between = kept(api / "holdfast_sidecar_secret", secrets.token_urlsafe(32))
@@ -66,6 +87,14 @@ def make_secrets() -> None:
         write(reader / "holdfast_s3_access_key", access, HOLDFAST)
         write(reader / "holdfast_s3_secret_key", secret, HOLDFAST)
     write(seaweedfs / "s3.json", s3_identities(access, secret), HOLDFAST)
+    # Somebody who may do nothing: a store that knows nobody at all is open to everybody.
+    nobody = kept(gate / "s3.json", s3_nobody())
+    write(gate / "s3.json", nobody, HOLDFAST)
+
+    # what tokens for the gateway's port are made with, and checked
+    sessions = kept(gateway / "holdfast_gateway_secret", secrets.token_urlsafe(32))
+    for reader in (gateway, sidecar):
+        write(reader / "holdfast_gateway_secret", sessions, HOLDFAST)
 
     password = kept(postgres / "password", secrets.token_hex(32))
     write(postgres / "password", password, ROOT)
@@ -79,12 +108,16 @@ def make_secrets() -> None:
 
 
 def s3_identities(access: str, secret: str) -> str:
-    admin = {
-        "name": "admin",
-        "credentials": [{"accessKey": access, "secretKey": secret}],
-        "actions": ["Admin", "Read", "Write", "List", "Tagging"],
-    }
-    return json.dumps({"identities": [admin]})
+    return _identity("admin", access, secret, ("Admin", "Read", "Write", "List", "Tagging"))
+
+
+def s3_nobody() -> str:
+    return _identity("nobody", secrets.token_hex(10), secrets.token_hex(32), ())
+
+
+def _identity(name: str, access: str, secret: str, actions: tuple[str, ...]) -> str:
+    key = {"accessKey": access, "secretKey": secret}
+    return json.dumps({"identities": [{"name": name, "credentials": [key], "actions": actions}]})
 
 
 def main() -> None:
@@ -94,6 +127,7 @@ def main() -> None:
         os.chown(path, owner, HOLDFAST)
         path.chmod(mode)
     make_secrets()
+    hand_on_keys()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from contracts.errors import HoldfastError
+from stack.clouds import Cloud
 from stack.commands.options import Json
 from stack.commands.terminal import console, put_error
 
@@ -68,8 +69,25 @@ def logs(
 
 
 @app.command()
-def doctor(as_json: Json = False) -> None:
-    """Check this machine: what was found, and what to do. Exit code 1 when something must be."""
+def doctor(
+    provider: Annotated[
+        Cloud | None, typer.Option("--provider", help="Check this cloud instead.")
+    ] = None,
+    box: Annotated[
+        bool, typer.Option("--box", help="Make a sandbox there too, which the cloud bills.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Check this machine, or a cloud: what was found, and what to do.
+
+    Exit code 1 when something must be done.
+    """
+    if provider is not None:
+        from stack.commands.cloud_doctor import examine_cloud
+
+        examine_cloud(provider, box=box, as_json=as_json)
+    if box:
+        raise typer.BadParameter("--box goes with --provider")
     from stack.doctor import examine
     from stack.screen import findings_table, put_json
     from stack.settings import load_settings
@@ -124,8 +142,12 @@ def _own_commands() -> set[str]:
 
 def _add_user_commands() -> None:
     from stack import commands
+    from stack.commands.emulate import emulate
+    from stack.commands.images import images
 
     commands.register(app)
+    app.command("emulate")(emulate)
+    app.add_typer(images, name="images")
 
 
 if __name__ == "__main__":

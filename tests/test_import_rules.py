@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("api", "client", "contracts", "sidecar", "stack")
+PACKAGES = ("api", "client", "contracts", "emulators", "sidecar", "stack")
 
 # package or module prefix -> our packages it may import besides itself
 MAY_IMPORT = {
     "contracts": (),
+    "emulators": (),
     "api": ("contracts",),
     "client": ("contracts",),
     "stack": ("contracts", "client"),

@@ -151,11 +151,16 @@ class Helper:
     """A script of ours at the workspace, which a freeze passes over."""
 
     def __init__(
-        self, process: Any, end: asyncio.Future[int], reader: asyncio.StreamReader
+        self,
+        process: Any,
+        end: asyncio.Future[int],
+        reader: asyncio.StreamReader,
+        transport: asyncio.BaseTransport,
     ) -> None:
         self._process = process
         self._end = end
         self._reader = reader
+        self._transport = transport
 
     @classmethod
     async def start(cls, children: Children, script: str) -> Helper:
@@ -166,10 +171,10 @@ class Helper:
         living.EXEMPT.add(process.pid)
         end.add_done_callback(lambda _: living.EXEMPT.discard(process.pid))
         reader = asyncio.StreamReader(limit=1 << 20)
-        await asyncio.get_running_loop().connect_read_pipe(
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), process.stdout
         )
-        return cls(process, end, reader)
+        return cls(process, end, reader, transport)
 
     @property
     def ended(self) -> bool:
@@ -193,6 +198,7 @@ class Helper:
         if not self._end.done():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGKILL)
-        for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError, ValueError):
-                pipe.close()
+        with contextlib.suppress(OSError, ValueError):
+            self._process.stdin.close()
+        # By the transport, which knows that the loop waits for it: the next pipe gets its number.
+        self._transport.close()

@@ -19,7 +19,7 @@ from contracts.errors import BadRequest, HoldfastError, InvalidInput, NotFound
 from sidecar.gateway.remote import RemoteApp
 from sidecar.gateway.session_app import SessionApp
 from sidecar.gateway.settings import Settings
-from sidecar.gateway.sockets import SessionSockets, on_loopback
+from sidecar.gateway.sockets import SessionSockets, on_port
 from sidecar.gateway.upstream import LIMITS, TIMEOUT, upstreams
 
 
@@ -74,7 +74,8 @@ async def _for_clouds(settings: Settings, sockets: SessionSockets) -> AsyncItera
         yield
         return
     secret = settings.gateway_secret.get_secret_value().encode()
-    async with on_loopback(RemoteApp(secret, sockets), settings.gateway_port):
+    app = RemoteApp(secret, sockets)
+    async with on_port(app, settings.gateway_host, settings.gateway_port):
         yield
 
 

@@ -1,5 +1,5 @@
 """The gateway's one port, for sandboxes that no socket of ours reaches: whose request it is follows
-from its token. It is on loopback; a tunnel carries it where the sandboxes are."""
+from its token. A tunnel carries it where the sandboxes are."""
 
 from __future__ import annotations
 

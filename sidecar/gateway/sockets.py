@@ -84,11 +84,11 @@ async def _served(app: ASGIApp, listening: socket.socket) -> tuple[asyncio.Serve
 
 
 @asynccontextmanager
-async def on_loopback(app: ASGIApp, port: int) -> AsyncIterator[None]:
-    """Serve the app on a port of this machine alone. Raises: OSError, when it is taken."""
+async def on_port(app: ASGIApp, host: str, port: int) -> AsyncIterator[None]:
+    """Serve the app on a port of ours. Raises: OSError, when it is taken."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listening.bind(("127.0.0.1", port))
+    listening.bind((host, port))
     server, state = await _served(app, listening)
     try:
         yield

@@ -158,7 +158,7 @@ def asked(op: str) -> Iterator[None]:
     except NoAnswer as error:
         raise Unreachable(str(error), op=op) from error
     except Refused as refused:
-        if refused.kind == "missing":
+        if refused.kind == "missing" and op == "read":
             raise FileMissing(str(refused), op=op) from refused
         if refused.kind == "large":
             raise Unsupported(str(refused), op=op) from refused

@@ -73,7 +73,10 @@ class SessionKeys:
         """A new key for the session, marked with the host that mounts by it."""
         user = f"{_users_of(session_id)}{host}.{secrets.token_hex(4)}"
         with _store_errors("make a key for one session"):
-            await self._iam.create_user(UserName=user)
+            with _fine(
+                "EntityAlreadyExists"
+            ):  # the name is ours: an answer was lost, and asked again
+                await self._iam.create_user(UserName=user)
             policy = json.dumps(_policy(self._address.bucket, session_id))
             await self._iam.put_user_policy(UserName=user, PolicyName=POLICY, PolicyDocument=policy)
             made = (await self._iam.create_access_key(UserName=user))["AccessKey"]
@@ -116,9 +119,10 @@ class SessionKeys:
     async def _delete(self, user: str) -> None:
         """The user in one step with all its keys: one by one, it could make itself another."""
         with _store_errors("revoke a key"):
-            with _gone_is_fine():
+            # somebody else may revoke the same key at the same time
+            with _fine("NoSuchEntity"):
                 await self._iam.delete_user_policy(UserName=user, PolicyName=POLICY)
-            with _gone_is_fine():
+            with _fine("NoSuchEntity"):
                 await self._iam.delete_user(UserName=user)
 
     async def _prove_refused(self, session_id: str, key: SessionKey | None) -> None:
@@ -163,12 +167,12 @@ def _policy(bucket: str, session_id: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _gone_is_fine() -> Iterator[None]:
-    """Somebody else may revoke the same key at the same time."""
+def _fine(code: str) -> Iterator[None]:
+    """An error that says that what was asked for is so already."""
     try:
         yield
     except ClientError as error:
-        if error.response["Error"]["Code"] != "NoSuchEntity":
+        if error.response["Error"]["Code"] != code:
             raise
 
 

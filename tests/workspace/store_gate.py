@@ -36,6 +36,8 @@ async def store_gate(store_service: SeaweedFS, url: str | None = None) -> AsyncI
         ports = StorePorts(**store_service.ports)
         part = store_gate_part(layout, find_weed(Settings()), ports, settings, {})
         assert part is not None
+        assert part.prepare is not None
+        await part.prepare()
         with process(list(part.argv), home / "log", dict(part.env)) as pid:
             async with asyncio.timeout(STARTS_WITHIN):
                 while not await part.is_ready(pid):
