@@ -14,8 +14,8 @@ class Settings(BaseSettings):
 
     gateway_control: Path
     gateway_dir: Path
-    # For sandboxes in a cloud: a port, of loopback unless the gateway has a container to itself, and
-    # what their tokens are made with.
+    # For sandboxes in a cloud: a port, of loopback unless the gateway has a container to itself,
+    # and what their tokens are made with.
     gateway_port: int | None = None
     gateway_host: str = "127.0.0.1"
     gateway_secret: SecretStr | None = None
