@@ -27,7 +27,10 @@ from tests.api.fault_injector import (
 from tests.api.serving import Api, assert_error, make_settings, serve_api, served
 from tests.services import SeaweedFS, until
 
-RECEIPT = {"engine": "weed", "files": 1, "bytes": 5, "manifest_sha256": "0" * 64, "took": 0.1}
+RECEIPT = {
+    **{"engine": "checkpoint", "files": 1, "bytes": 5, "manifest_sha256": "0" * 64, "took": 0.1},
+    **{"window": 15.0, "lost": "the last of it"},
+}
 FAILED = {
     "engine": "geesefs",
     "reason": "2 files are not in the store",
