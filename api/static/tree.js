@@ -18,7 +18,7 @@ export class Tree {
 
   async load(path, more = false) {
     const before = this.folders.get(path);
-    if (before?.state === "loading") return void (before.again = true);
+    if (before?.state === "loading") return void (before[more ? "onward" : "again"] = true);
     const folder = before ?? { entries: [], cursor: null, error: null, removed: [] };
     this.folders.set(path, folder);
     folder.state = "loading";
@@ -44,10 +44,11 @@ export class Tree {
       if (error.status === 404 && path) this.open.delete(path);
     }
     this.changed();
-    if (folder.again && !more) {
-      folder.again = false;
-      await this.load(path);
-    }
+    // What was asked for meanwhile; nobody asks again.
+    const { again, onward } = folder;
+    folder.again = folder.onward = false;
+    if (again) await this.load(path);
+    if (onward && folder.state === "ready" && folder.cursor) await this.load(path, true);
   }
 
   toggle(path) {
