@@ -98,7 +98,8 @@ def test_no_secret_is_in_an_argument_a_log_or_a_file_that_others_can_read(stack_
     stack = place(stack_dir)
     with stack.running(*ALL_PARTS):
         secrets = {(stack.data / "token").read_text().strip()}
-        secrets |= {(stack.data / "secrets" / "sidecar").read_text().strip()}
+        for name in ("sidecar", "gateway"):
+            secrets.add((stack.data / "secrets" / name).read_text().strip())
         keys = json.loads((stack.data / "secrets" / "s3.json").read_text())
         secrets |= {keys["access_key"], keys["secret_key"]}
         lines = processes_of(stack)
@@ -109,6 +110,7 @@ def test_no_secret_is_in_an_argument_a_log_or_a_file_that_others_can_read(stack_
             "token",
             "store.json",
             "secrets/sidecar",
+            "secrets/gateway",
             "secrets/s3.json",
             "secrets/seaweedfs.json",
         }

@@ -70,7 +70,7 @@ def test_secrets_are_random_private_and_stay_the_same(make_settings: MakeSetting
     layout.make()
     first = load_credentials(layout, settings)
     files = [layout.token, *layout.secrets.iterdir()]
-    assert len(files) == 3
+    assert len(files) == 4
     layout.token.chmod(0o644)
     assert load_credentials(layout, settings) == first
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
