@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 
 import pytest
@@ -127,3 +128,15 @@ async def test_a_second_boxd_ends_at_once_and_nothing_that_the_first_one_started
     assert await wait(second) != 0
     assert await naps(boxd.box) == 1
     assert await boxd.exec("echo", "here") == (0, b"here\n")
+
+
+async def test_a_walk_that_is_given_up_disturbs_no_other_call(boxd: Boxd) -> None:
+    """The next command's output comes by a pipe that has the number of the walker's."""
+    await boxd.exec("mkdir", "-p", "/session/workspace")
+    scan = json.dumps({"op": "scan", "token": "", "held": []}).encode()
+    for _ in range(3):
+        _, answer = await boxd.link.call("walk", scan, within=WITHIN)
+        assert "ok" in json.loads(answer)
+        await boxd.link.call("unmount", gently=False)  # it lets the walker go
+        for _ in range(3):
+            assert await boxd.exec("echo", "here") == (0, b"here\n")
