@@ -130,7 +130,9 @@ async def test_a_second_boxd_ends_at_once_and_nothing_that_the_first_one_started
     assert await boxd.exec("echo", "here") == (0, b"here\n")
 
 
-async def test_a_walk_that_is_given_up_disturbs_no_other_call(boxd: Boxd) -> None:
+async def test_a_walk_that_is_given_up_disturbs_no_other_call(
+    boxd: Boxd, sandbox_image: str
+) -> None:
     """The next command's output comes by a pipe that has the number of the walker's."""
     await boxd.exec("mkdir", "-p", "/session/workspace")
     scan = json.dumps({"op": "scan", "token": "", "held": []}).encode()
