@@ -1,5 +1,9 @@
 """Keys of the store for one session's prefix only, one user of the store per mount.
 
+What a user may do is a policy of its own that is attached to it. One written into the user itself
+is also kept as a list of actions without its conditions, and a second S3 server of the store that
+learns of the user before its policy goes by that list: it showed every session's file names.
+
 Deleting the user is the fence: every key of it, also ones it made for itself, is refused from then
 on, wherever its holder runs. Users are found by name at the store, not by a record of ours, so that
 whoever takes a session over can revoke what another host was given.
@@ -9,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import secrets
 from collections.abc import AsyncIterator, Container, Iterator
 from dataclasses import dataclass, field
@@ -26,7 +31,6 @@ from contracts.errors import MountFailed, StoreUnavailable
 from sidecar.workspace.store import StoreAddress
 
 REGION = "us-east-1"
-POLICY = "one-session"
 REFUSED = 403
 SECONDS = 10
 
@@ -71,14 +75,15 @@ class SessionKeys:
 
     async def grant(self, session_id: str, host: str) -> SessionKey:
         """A new key for the session, marked with the host that mounts by it."""
-        user = f"{_users_of(session_id)}{host}.{secrets.token_hex(4)}"
+        user = f"{_users_of(session_id)}{_plain(host)}_{secrets.token_hex(4)}"
         with _store_errors("make a key for one session"):
-            with _fine(
-                "EntityAlreadyExists"
-            ):  # the name is ours: an answer was lost, and asked again
-                await self._iam.create_user(UserName=user)
             policy = json.dumps(_policy(self._address.bucket, session_id))
-            await self._iam.put_user_policy(UserName=user, PolicyName=POLICY, PolicyDocument=policy)
+            # the names are ours: where one exists, an answer was lost and asked for again
+            with _fine("EntityAlreadyExists"):
+                await self._iam.create_policy(PolicyName=user, PolicyDocument=policy)
+            with _fine("EntityAlreadyExists"):
+                await self._iam.create_user(UserName=user)
+            await self._iam.attach_user_policy(UserName=user, PolicyArn=_policy_arn(user))
             made = (await self._iam.create_access_key(UserName=user))["AccessKey"]
         key = SessionKey(user, made["AccessKeyId"], made["SecretAccessKey"])
         self._granted[user] = key
@@ -101,13 +106,14 @@ class SessionKeys:
 
     async def sweep(self, host: str, mounted: Container[str]) -> int:
         """Delete this host's users whose session it does not have mounted; how many."""
-        count = 0
-        for user in await self._users(_users_of("")):
-            session_id, _, owner = user.removeprefix(_users_of("")).partition(".")
-            if owner.startswith(f"{host}.") and session_id not in mounted:
-                await self._delete(user)
-                count += 1
-        return count
+        users = set(await self._users(_users_of("")))
+        doomed = [user for user in users if _is_of(host, user, mounted)]
+        for user in doomed:
+            await self._delete(user)
+        for policy in await self._policies(_users_of("")):
+            if policy not in users and _is_of(host, policy, mounted):
+                await self._delete_policy(policy)
+        return len(doomed)
 
     async def _users(self, prefix: str) -> list[str]:
         found: list[str] = []
@@ -116,14 +122,23 @@ class SessionKeys:
                 found += [user["UserName"] for user in page["Users"]]
         return [name for name in found if name.startswith(prefix)]
 
+    async def _policies(self, prefix: str) -> list[str]:
+        found: list[str] = []
+        with _store_errors("list its policies"):
+            async for page in self._iam.get_paginator("list_policies").paginate():
+                found += [policy["PolicyName"] for policy in page["Policies"]]
+        return [name for name in found if name.startswith(prefix)]
+
     async def _delete(self, user: str) -> None:
         """The user in one step with all its keys: one by one, it could make itself another."""
-        with _store_errors("revoke a key"):
-            # somebody else may revoke the same key at the same time
-            with _fine("NoSuchEntity"):
-                await self._iam.delete_user_policy(UserName=user, PolicyName=POLICY)
-            with _fine("NoSuchEntity"):
-                await self._iam.delete_user(UserName=user)
+        # somebody else may revoke the same key at the same time
+        with _store_errors("revoke a key"), _fine("NoSuchEntity"):
+            await self._iam.delete_user(UserName=user)
+        await self._delete_policy(user)
+
+    async def _delete_policy(self, name: str) -> None:
+        with _store_errors("delete a policy"), _fine("NoSuchEntity"):
+            await self._iam.delete_policy(PolicyArn=_policy_arn(name))
 
     async def _prove_refused(self, session_id: str, key: SessionKey | None) -> None:
         if key is None:
@@ -141,7 +156,22 @@ class SessionKeys:
 
 
 def _users_of(session_id: str) -> str:
-    return f"holdfast.{session_id}." if session_id else "holdfast."
+    return f"holdfast_{session_id}_" if session_id else "holdfast_"
+
+
+def _plain(host: str) -> str:
+    """As it can stand in a policy's name, between underscores."""
+    return re.sub("[^A-Za-z0-9-]", "-", host)
+
+
+def _is_of(host: str, user: str, mounted: Container[str]) -> bool:
+    """Whether the user is of this host, for a session that it does not have mounted."""
+    session_id, _, owner = user.removeprefix(_users_of("")).partition("_")
+    return owner.startswith(f"{_plain(host)}_") and session_id not in mounted
+
+
+def _policy_arn(name: str) -> str:
+    return f"arn:aws:iam:::policy/{name}"
 
 
 def _policy(bucket: str, session_id: str) -> dict[str, Any]:

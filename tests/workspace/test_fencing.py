@@ -194,7 +194,7 @@ async def test_no_process_is_ended_for_a_name_that_is_like_the_sessions(
 
 
 async def users(keys: SessionKeys, session: str) -> list[str]:
-    return await keys._users(f"holdfast.{session}.")
+    return await keys._users(f"holdfast_{session}_")
 
 
 def environment(mount: Mount) -> list[str]:

@@ -123,6 +123,17 @@ async def test_it_lists_no_more_than_its_own(s3: S3Client, address: StoreAddress
     assert (await s3.list_buckets())["Buckets"] == []
 
 
+async def test_however_it_learns_of_a_key_it_lists_no_more(
+    gate: Gate, keys: SessionKeys, address: StoreAddress
+) -> None:
+    """It hears of the user and of what it may do by two ways, in either order."""
+    for number in range(WRITERS * 3):
+        key = await keys.grant(f"w{number}", "a-host")
+        async with client("s3", gate.url, key.access_key, key.secret_key) as s3:
+            assert await refusal(s3.list_objects_v2(Bucket=address.bucket)), number
+        await keys.revoke(f"w{number}")
+
+
 @pytest.mark.parametrize("action", ["CreateAccessKey", "ListUsers", "GetUser", "PutUserPolicy"])
 async def test_no_key_is_made_and_no_user_told(gate: Gate, key: SessionKey, action: str) -> None:
     """On the store's own port the very same request makes the user a second key."""
