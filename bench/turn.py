@@ -1,6 +1,6 @@
 """A warm turn through the whole stack, beside the same harness driven directly over ACP.
 
-    uv run python -m bench.turn [--harnesses claude,pi] [--rounds 8] [--answer 0] [--json]
+    uv run python -m bench.turn [--harnesses claude,pi] [--rounds 8] [--answer 2] [--json]
 
 Starts an embedded stack of its own. Both sides run the same adapter from the same tree with the
 same settings, ask the same scripted model through the same gateway and get the same prompts; the
@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--harnesses", default=",".join(HARNESSES), help="separated by commas")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument(
-        "--answer", type=float, default=0, help="seconds that the model takes over its answer"
+        "--answer", type=float, default=2, help="seconds that the model takes over its answer"
     )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

@@ -20,8 +20,10 @@ import threading
 from typing import Any
 
 CHUNK = 1 << 20
-WORKERS = 8
+WORKERS = 4  # more of them only get into each other's way: 8 took three times as long
 POKE_SECONDS = 0.05
+# So many names are scanned in the time that one of them is asked for.
+SCANNED_PER_STAT = 8
 
 
 class Known:
@@ -195,7 +197,7 @@ class Walker:
                 shown = name.decode("utf-8", "backslashreplace")
                 self.odd[shown] = "its name cannot be kept: rename it (valid UTF-8, no backslash)"
                 continue
-            mark = (info.st_mode, info.st_size, info.st_mtime_ns, info.st_ino)
+            mark = _mark(info)
             known = self.known.get(name)
             if known is None or known.mark != mark or info.st_ino in inodes:
                 entry = Known(mark, self._describe(name, text, info))
@@ -266,24 +268,32 @@ class Walker:
         return entry
 
     def _sync_and_hash(self) -> list[dict[str, Any]]:
-        def one(item: tuple[bytes, Known]) -> dict[str, Any] | None:
-            name, entry = item
-            path = entry.plain["path"]
-            try:
-                after = self._hash_and_sync(name, entry.plain)
-            except OSError as error:
-                return {"path": path, "errno": error.errno, "reason": str(error.strerror)}
-            if (after.st_mode, after.st_size, after.st_mtime_ns, after.st_ino) == entry.mark:
-                entry.settled = True
-                return None
-            return {"path": path, "errno": 0, "reason": "it was written to while it was read"}
-
         for entry in self.found.values():
             entry.settled = entry.settled or entry.plain["kind"] != "file"
         with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
-            return [problem for problem in pool.map(one, self.pending) if problem is not None]
+            failed = list(pool.map(self._try_to_hash, self.pending))
+        marks = self._marks_now()
+        problems = []
+        for (name, entry), problem in zip(self.pending, failed, strict=True):
+            if problem is None and marks.get(name) != entry.mark:
+                reason = "it was written to while it was read"
+                problem = {"path": entry.plain["path"], "errno": 0, "reason": reason}
+            if problem is None:
+                entry.settled = True
+            else:
+                problems.append(problem)
+        return problems
 
-    def _hash_and_sync(self, name: bytes, entry: dict[str, Any]) -> os.stat_result:
+    def _try_to_hash(self, item: tuple[bytes, Known]) -> dict[str, Any] | None:
+        name, entry = item
+        try:
+            self._sync_and_hash_one(name, entry.plain)
+        except OSError as error:
+            path, reason = entry.plain["path"], str(error.strerror)
+            return {"path": path, "errno": error.errno, "reason": reason}
+        return None
+
+    def _sync_and_hash_one(self, name: bytes, entry: dict[str, Any]) -> None:
         fd = os.open(self.place(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             os.fsync(fd)
@@ -292,9 +302,21 @@ class Walker:
                 sha256.update(data)
                 md5.update(data)
             entry.update(sha256=sha256.hexdigest(), md5=md5.hexdigest())
-            return os.fstat(fd)
         finally:
             os.close(fd)
+
+    def _marks_now(self) -> dict[bytes, tuple[int, int, int, int]]:
+        """Of what was read, after it was. Another scan answers for a whole directory at once, which
+        is cheaper where many of its files were read."""
+        marks = {}
+        if len(self.pending) * SCANNED_PER_STAT > len(self.found):
+            for name, info in self._scan(b""):
+                marks[name] = _mark(info)
+        else:
+            for name, _ in self.pending:
+                with contextlib.suppress(FileNotFoundError):
+                    marks[name] = _mark(os.lstat(self.place(name)))
+        return marks
 
     def _sync_root(self) -> None:
         """geesefs stalls ~28 s here in every second run, unless something keeps opening files."""
@@ -319,6 +341,10 @@ class Walker:
                         os.close(os.open(item.path, os.O_RDONLY))
                         break
         thread.join()
+
+
+def _mark(info: os.stat_result) -> tuple[int, int, int, int]:
+    return info.st_mode, info.st_size, info.st_mtime_ns, info.st_ino
 
 
 def _kept_name(name: bytes) -> str | None:
