@@ -66,7 +66,7 @@ def sync(path):
     os.fsync(fd)
     os.close(fd)
 paths = [os.path.join(d, f) for d, _, files in os.walk(".") for f in files]
-with concurrent.futures.ThreadPoolExecutor(8) as pool:
+with concurrent.futures.ThreadPoolExecutor(4) as pool:
     list(pool.map(sync, paths))
 if sys.argv[1] == "geesefs":
     root = threading.Thread(target=sync, args=(".",))

@@ -149,6 +149,18 @@ class WorkspaceRestored(EventBase):
     problems: dict[str, Text] = {}
 
 
+class WorkspaceVerified(EventBase):
+    """A new sandbox's workspace beside the last receipt: so many `of` its files are in the store
+    as it says. `changed` names some of the others: what a turn without a receipt, a process between
+    turns or a user has changed since."""
+
+    type: Literal["workspace.verified"] = "workspace.verified"
+    files: int
+    of: int
+    changed: list[Text] = []
+    took: float = 0.0
+
+
 class WorkspaceSwept(EventBase):
     """Stale locks that a killed process had left were removed."""
 
@@ -320,6 +332,7 @@ KnownEvent = Annotated[
     | MountLost
     | MountRestored
     | WorkspaceRestored
+    | WorkspaceVerified
     | WorkspaceSwept
     | RunAdopted
     | StateCaptured

@@ -41,9 +41,8 @@ from contracts.errors import (
 )
 from sidecar.providers.base import Capabilities, Endpoint, SandboxInfo, SandboxSpec, Status
 from sidecar.providers.cloud import (
-    BOXD_COMMAND,
     BOXD_PORT,
-    TOKEN_FILE,
+    START_BOXD,
     Cloud,
     CloudSandbox,
     Errors,
@@ -60,14 +59,6 @@ KEY = "holdfast_key"
 # from who is in there: boxd has one of its own.
 TRAFFIC_HEADER = "e2b-traffic-access-token"
 ID_HEADER, PORT_HEADER = "E2b-Sandbox-Id", "E2b-Sandbox-Port"
-# boxd's token comes by stdin, into a file of root's own, never through a link planted in /tmp: the
-# SDK's files follow those, and know no mode. Nobody waits for a token that does not come. And
-# nothing is taken from /usr/local, which E2B lets everybody write to.
-PUT_TOKEN = (
-    "PATH=/usr/bin:/bin; export PATH; umask 077;"
-    ' rm -f "$1"; set -C; timeout 60 cat >"$1" || exit 1; shift; exec "$@"'
-)
-START_BOXD = shlex.join(("/bin/sh", "-c", PUT_TOKEN, "sh", TOKEN_FILE, *BOXD_COMMAND))
 STATES = {e2b.SandboxState.RUNNING: Status.RUNNING, e2b.SandboxState.PAUSED: Status.SUSPENDED}
 # What E2B says about a request that it did not carry out: our mistake, not allowed, no template.
 REFUSALS = (400, 403, 404)
@@ -347,7 +338,7 @@ class E2BProvider:
         """As root: boxd becomes the agent's user itself, when it has its token."""
         async with _asking(op):
             started = await box.commands.run(
-                START_BOXD, background=True, user="root", cwd="/", stdin=True, timeout=0
+                shlex.join(START_BOXD), background=True, user="root", cwd="/", stdin=True, timeout=0
             )
             try:
                 await started.send_stdin(self._cloud.token(key))

@@ -40,9 +40,8 @@ from contracts.errors import (
 )
 from sidecar.providers.base import Capabilities, Endpoint, SandboxInfo, SandboxSpec, Status
 from sidecar.providers.cloud import (
-    BOXD_COMMAND,
     BOXD_PORT,
-    TOKEN_FILE,
+    START_BOXD,
     Cloud,
     CloudSandbox,
     Errors,
@@ -59,10 +58,6 @@ STACK_TAG, KEY_TAG = "holdfast_stack", "holdfast_key"
 CREATED_TAG = "holdfast_created"  # the SDK does not tell when a sandbox was made
 # The main process. Not boxd: a sandbox ends with it, and boxd may have to be started again.
 MAIN = ("sleep", "infinity")
-# Its token comes by stdin, into a file of root's own: the SDK's files API knows no mode, and others
-# may be at work in here when boxd is started again. `-C`: never through a link planted in /tmp.
-PUT_TOKEN = 'umask 077; rm -f "$1"; set -C; cat >"$1" || exit 1; shift; exec "$@"'
-START_BOXD = ("sh", "-c", PUT_TOKEN, "sh", TOKEN_FILE, *BOXD_COMMAND)
 
 # Subclasses before their bases. `NotFoundError` alone says nothing of a sandbox: the SDK also makes
 # it of a connection that failed. Only a look-up by id may say that one is gone (`_find`).

@@ -28,7 +28,7 @@ from sidecar.runs.gateway import Gateway
 from sidecar.runs.live import Live, LiveSandboxes
 from sidecar.workspace.choice import EngineChoice
 from sidecar.workspace.engine import Durable, DurableSandbox, Workspace
-from sidecar.workspace.restore import Restored
+from sidecar.workspace.restore import Restored, Verified
 
 log = logging.getLogger(__name__)
 
@@ -271,6 +271,7 @@ class Sandboxes:
         why = report.why or provider.choice.why
         await emit(events.MountReady(engine=report.engine, why=why, took=report.took))
         await _tell_restored(report.restored, emit)
+        await _tell_verified(report.verified or await sandbox.workspace.verify(), emit)
         await _sweep_locks(sandbox, emit)
         took = time.monotonic() - started
         await emit(events.SandboxReady(provider=request.provider, sandbox_id=sandbox.id, took=took))
@@ -435,6 +436,18 @@ async def _tell_restored(restored: Restored, emit: Emit) -> None:
                 directories=restored.directories,
                 took=restored.took,
                 problems=dict(restored.problems),
+            )
+        )
+
+
+async def _tell_verified(verified: Verified | None, emit: Emit) -> None:
+    if verified is not None:
+        await emit(
+            events.WorkspaceVerified(
+                files=verified.files,
+                of=verified.of,
+                changed=list(verified.changed),
+                took=verified.took,
             )
         )
 

@@ -31,10 +31,11 @@ from sidecar.workspace import restore
 from sidecar.workspace.barrier import Barrier, Held, Proof, Push, nobody
 from sidecar.workspace.choice import EngineChoice
 from sidecar.workspace.manifest import Manifests
-from sidecar.workspace.restore import NOTHING_RESTORED, Restored
+from sidecar.workspace.restore import NOTHING_RESTORED, Restored, Verified
 from sidecar.workspace.store import Store
 
 PROBE_SECONDS = 20
+READ_TO_VERIFY = 64 << 20  # of what has no md5 for an ETag
 THAW_SECONDS = 30  # a box-host that is away is waited for
 PROBE_PREFIX = ".holdfast-probe-"
 
@@ -65,6 +66,7 @@ class MountReport:
     fresh: bool
     lost: str = ""
     restored: Restored = NOTHING_RESTORED
+    verified: Verified | None = None
     why: str = ""  # this engine, when it is not the provider's usual one
 
 
@@ -110,6 +112,15 @@ class Workspace:
                 raise MountSick("not stored", "what was written and fsynced is not in the store")
         finally:
             await self.files.call("remove", bound=PROBE_SECONDS, name=name)
+
+    async def verify(self) -> Verified | None:
+        """How much of the last receipt the store still has; None before the first.
+
+        Raises: StoreUnavailable.
+        """
+        return (
+            await restore.wanted(self.session_id, self._store, self.manifests, READ_TO_VERIFY)
+        ).verified
 
     async def sweep_locks(self) -> list[str]:
         """Remove git's locks that a killed process left; their paths. Only while no process of a

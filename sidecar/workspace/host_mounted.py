@@ -279,7 +279,7 @@ class HostMounted:
             ) from error
         self._half_made.discard(session_id)
         took = time.monotonic() - started
-        return workspace, MountReport(self._engine.name, took, True, lost, restored)
+        return workspace, MountReport(self._engine.name, took, True, lost, restored, want.verified)
 
     async def _unmount(self, session_id: str, *, gently: bool = True, forget: bool = False) -> bool:
         workspace = self._workspaces.pop(session_id, None)

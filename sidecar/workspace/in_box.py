@@ -225,7 +225,9 @@ class InBox:
             workspace = InBoxWorkspace(
                 self._parts, sandbox, files, bringing, session_id, made.push, closing
             )
-            restored = await self._restored(workspace) if made.fresh else restore.NOTHING_RESTORED
+            restored, verified = restore.NOTHING_RESTORED, None
+            if made.fresh:
+                restored, verified = await self._restored(workspace)
             await bringing.brought(sandbox, session_id)
             await workspace.probe()
         except (MountSick, Unreachable) as error:
@@ -239,14 +241,19 @@ class InBox:
             raise
         self._workspaces[session_id] = workspace
         took = time.monotonic() - started
-        return workspace, MountReport(bringing.engine.name, took, True, lost, restored, why)
+        return workspace, MountReport(
+            bringing.engine.name, took, True, lost, restored, verified, why
+        )
 
-    async def _restored(self, workspace: InBoxWorkspace) -> restore.Restored:
+    async def _restored(
+        self, workspace: InBoxWorkspace
+    ) -> tuple[restore.Restored, restore.Verified | None]:
         engine = workspace.engine
         want = await restore.wanted(workspace.session_id, self._parts.store, self._parts.manifests)
-        return await restore.restore(
+        restored = await restore.restore(
             workspace.files, want, ask=engine.forgets_metadata, grain_ns=engine.mtime_grain_ns
         )
+        return restored, want.verified
 
     async def status(self, sandbox_id: str) -> Status:
         return await self._provider.status(sandbox_id)

@@ -20,6 +20,7 @@ SWEEP_SECONDS = 60
 LOOK_SECONDS = 5
 # What has no md5 for an ETag must be read to be compared; not the whole of a large workspace.
 MOST_BYTES_READ = 512 << 20
+MOST_NAMED = 20
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,33 @@ NOTHING_RESTORED = Restored()
 
 
 @dataclass(frozen=True)
+class Verified:
+    """How many files of the last receipt the store still has as it says, and which it has not."""
+
+    files: int
+    of: int
+    changed: tuple[str, ...]
+    took: float
+
+
+@dataclass(frozen=True)
 class Wanted:
     """What a manifest says of the entries whose content has not changed since."""
 
     entries: Sequence[Entry] = ()
     problems: Mapping[str, str] = field(default_factory=dict)
     stored: bool = False  # whether the store has anything of the session at all
+    verified: Verified | None = None  # None before the first receipt
 
 
-async def wanted(session_id: str, store: Store, manifests: Manifests) -> Wanted:
-    """Raises: StoreUnavailable."""
+async def wanted(
+    session_id: str, store: Store, manifests: Manifests, most_read: int = MOST_BYTES_READ
+) -> Wanted:
+    """`most_read` bytes are read at most, of what cannot be compared otherwise.
+
+    Raises: StoreUnavailable.
+    """
+    started = time.monotonic()
     prefix = f"{session_id}/"
     manifest = await manifests.latest(session_id)
     stored = await store.list(prefix)
@@ -58,7 +76,7 @@ async def wanted(session_id: str, store: Store, manifests: Manifests) -> Wanted:
         return Wanted(stored=bool(stored))
     same = []
     problems = {}
-    budget = MOST_BYTES_READ
+    budget = most_read
     for entry in manifest.entries:
         found = stored.get(entry.path)
         if entry.kind == "directory" or _is_same(entry, found):
@@ -69,7 +87,15 @@ async def wanted(session_id: str, store: Store, manifests: Manifests) -> Wanted:
                 problems[entry.path] = "too large to compare: it keeps the mode and time it has"
             elif await store.sha256(prefix + entry.path) == entry.sha256:
                 same.append(entry)
-    return Wanted(same, problems, stored=bool(stored))
+    verified = _verified(manifest.entries, same, time.monotonic() - started)
+    return Wanted(same, problems, stored=bool(stored), verified=verified)
+
+
+def _verified(told: Sequence[Entry], same: Sequence[Entry], took: float) -> Verified:
+    unchanged = {entry.path for entry in same}
+    files = [entry.path for entry in told if entry.kind in ("file", "symlink")]
+    changed = [path for path in files if path not in unchanged]
+    return Verified(len(files) - len(changed), len(files), tuple(changed[:MOST_NAMED]), took)
 
 
 def _is_same(entry: Entry, found: StoredObject | None) -> bool:

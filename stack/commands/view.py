@@ -43,6 +43,7 @@ from contracts.events import (
     Usage,
     WorkspaceRestored,
     WorkspaceSwept,
+    WorkspaceVerified,
 )
 from stack.commands.terminal import INTERRUPTED, one_line, safe, styled
 
@@ -269,6 +270,11 @@ def _machinery(event: Event) -> str | None:
             counts.append((event.directories, "empty directory"))
             told = ", ".join(f"{n} {plural(n, word)}" for n, word in counts if n)
             return f"put back from the last receipt: {told or 'nothing'}"
+        case WorkspaceVerified():
+            if event.files == event.of:
+                return f"{event.of} {plural(event.of, 'file')} verified: as the last receipt says"
+            changed = ", ".join(event.changed)
+            return f"{event.files} of {event.of} files as in the last receipt, not: {changed}"
         case WorkspaceSwept():
             return f"removed {', '.join(event.paths)}: {event.reason}"
         case RunAdopted():

@@ -28,6 +28,7 @@ RECEIPT = events.Receipt(engine="weed", files=2, bytes=4096, manifest_sha256="ab
 GOOD: list[events.Event] = [
     events.SandboxReady(provider="local", sandbox_id="box-1", took=0.31),
     events.MountReady(engine="weed", why="geesefs is not installed", took=0.5),
+    events.WorkspaceVerified(files=2, of=2),
     events.Resume(rung="new"),
     events.Thought(text="hmm"),
     events.Message(role="assistant", text="Hel"),
@@ -63,6 +64,7 @@ def test_a_turn_is_rendered_and_exits_with_0(api: FakeApi, invoke: Callable[...,
     assert "Hello [bold]there[/bold] :smile:\n" in result.stdout
     assert "● Bash: ls\n  a.txt\n  b.txt\n" in result.stdout
     assert "workspace by weed (geesefs is not installed), 0.5 s" in result.stdout
+    assert "2 files verified: as the last receipt says" in result.stdout
     assert "✓ receipt: 2 files, 4.1 kB in the store by weed, manifest abababababab" in result.stdout
     assert "\x1b" not in result.stdout
     assert "> go" not in result.stdout

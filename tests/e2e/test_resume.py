@@ -37,6 +37,8 @@ async def test_a_harness_remembers_in_a_fresh_sandbox(
     events = await run(hf, session, "recall", harness=harness)
     assert rung(events) == "native"
     assert of_type(events, "sandbox.ready"), "it was not a fresh sandbox"
+    (verified,) = of_type(events, "workspace.verified")
+    assert (verified.files, verified.of) == (1, 1)
     assert "remember the colour teal" in said(events)
 
 

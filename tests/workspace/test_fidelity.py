@@ -123,6 +123,9 @@ async def test_a_file_that_changed_after_the_receipt_keeps_what_it_has(
     left = await sh(sandbox, "stat -c '%a %Y' same-size")
     await killed(host, sandbox)
     again = await host.create(spec_of(session, 1, short_dir))
+    told = again.report.verified
+    assert told is not None
+    assert (told.files, told.of, told.changed) == (1, 2, ("same-size",))
     assert await sh(again, "cat same-size") == "two"
     assert await sh(again, "stat -c '%a %Y' same-size") == left
     assert await sh(again, "stat -c %a kept") == "755\n"

@@ -12,7 +12,7 @@ import { inWorkspace } from "./text.js";
 
 const LINES = new Set([
   "sandbox.creating", "sandbox.ready", "sandbox.attached", "sandbox.gone", "sandbox.destroyed", "mount.ready",
-  "mount.lost", "mount.restored", "workspace.restored", "workspace.swept", "run.adopted", "resume", "state.failed",
+  "mount.lost", "mount.restored", "workspace.restored", "workspace.verified", "workspace.swept", "run.adopted", "resume", "state.failed",
 ]);
 
 export class Fold {

@@ -27,6 +27,9 @@ const STEPS = {
     const problems = Object.entries(e.problems ?? {}).map(([path, why]) => `${path}: ${why}`);
     return [`put back ${parts.join(", ") || "nothing"}`, problems.length ? "warn" : "", problems.join("\n")];
   },
+  "workspace.verified": (e) => e.files === e.of
+    ? [`${count(e.of, "file")} verified`, "good", "in the store, as the last receipt says"]
+    : [`${e.files} of ${count(e.of, "file")} as in the last receipt`, "warn", `changed since: ${e.changed.join(", ")}`],
   "workspace.swept": (e) => [`swept ${count(e.paths.length, "stale lock")}`, "", `${e.paths.join(", ")} ${e.reason}`],
   "run.adopted": (e) => ["the turn goes on with a new sidecar", "warn", e.reason],
   resume: (e) => [
