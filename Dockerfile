@@ -1,4 +1,5 @@
-# The services: api, and sidecar, which is the gateway and the engine proxy too.
+# The services: api, and sidecar, which is the gateway and the engine proxy too; and the emulated
+# clouds, which only the profile `emulated` of compose builds.
 # (The box-host is in sandbox-image/Dockerfile.)   docker build --target api -t holdfast-api .
 ARG BASE=debian:trixie-slim
 
@@ -34,6 +35,16 @@ FROM packages AS sidecar-packages
 RUN --mount=type=cache,target=/root/.cache/uv \
     uv sync --locked --quiet --package holdfast-sidecar --all-extras --no-default-groups \
         --no-install-workspace
+
+FROM packages AS emulators-packages
+RUN --mount=type=cache,target=/root/.cache/uv \
+    uv sync --locked --quiet --package holdfast-emulators --no-default-groups --no-install-workspace
+
+FROM python AS emulators
+COPY --from=emulators-packages /opt/venv /opt/venv
+COPY docker/healthy.py /opt/holdfast/
+COPY emulators /app/emulators
+ENTRYPOINT ["/opt/venv/bin/python", "-P", "-m", "emulators"]
 
 FROM python AS api
 COPY --from=api-packages /opt/venv /opt/venv

@@ -8,6 +8,7 @@ BIN := .venv/bin
 # uv may be installed outside PATH; looked up anew at each use, because `setup` may install it.
 UV = $(firstword $(shell command -v uv) $(wildcard $(HOME)/.local/bin/uv $(HOME)/.cargo/bin/uv .venv-uv/bin/uv))
 
+COMMA := ,
 UV_PIN := 'uv>=0.8,<1'
 
 # The wheel with Node and npm, only where PATH has no Node >= 20 with npm.
@@ -17,7 +18,7 @@ NODE_GROUP = $(shell command -v npm >/dev/null 2>&1 \
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: uv ## Install the pinned Python packages (PostgreSQL, SeaweedFS and bubblewrap among them)
@@ -103,12 +104,17 @@ compose-up: ## Start everything as containers, and say where it is
 	docker compose up --build --detach --wait
 	@scripts/compose-login
 
+.PHONY: compose-up-emulated
+compose-up-emulated: ## The same with emulated clouds, to try them: root on the host, docs/clouds.md
+	COMPOSE_ENV_FILES=$(if $(wildcard .env),.env$(COMMA))docker/emulated.env docker compose up --build --detach --wait
+	@scripts/compose-login
+
 .PHONY: compose-down
 compose-down: ## Stop the containers and end their sandboxes; the data stays
 	@scripts/compose-down
 
 .PHONY: matrix-compose
-matrix-compose: setup ## Containers up, the matrix on local and docker, containers down; ARGS="--harnesses pi"
+matrix-compose: setup ## Containers up, the matrix on local and docker, containers down; ARGS="--emulated --harnesses pi"
 	@scripts/matrix-compose $(ARGS)
 
 .PHONY: matrix-emulated

@@ -1,7 +1,7 @@
 """E2B, Daytona and Modal on the wire, for unmodified SDKs. Boxes are real: containers, or
 namespaced processes where there is no Docker engine. Nothing leaves this machine.
 
-    python -m emulators e2b --port 0 [--reach PORT ...] [--backend auto|container|process] ...
+    python -m emulators e2b --port 0 [--reach PORT[=HOST:PORT] ...] [--backend container] ...
 
 prints one line of JSON when it is ready, {"url": ..., "control": ...} and what else the emulator
 tells, and serves until SIGTERM or SIGINT; then every box that it made is removed.
@@ -21,6 +21,7 @@ boxes with `boxes.create` and does not have to destroy them at its end: who open
 - `emulators.rpc_faults`: the same for a grpclib server; its control is `Faulty` around nothing, on
   a second port.
 - `emulators.http_server`: `http_server(app, host, port)`, a context manager that yields the URL.
+- `emulators.lending`: an emulator's ports on the loopback of another container.
 - `emulators.port_proxy`: `forward(scope, receive, send, connect, ...)`, one HTTP request carried
   into a box.
 

@@ -13,13 +13,31 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 from emulators.boxes import Boxes, BoxFailed, open_boxes
 from emulators.faults import Faults
-from emulators.options import Options, Ready
+from emulators.lending import lending
+from emulators.options import Options, Ready, Way
 
 NAMES = ("e2b", "daytona", "modal")
 Serve = Callable[[Options, Boxes, Faults], AbstractAsyncContextManager[Ready]]
+
+
+def _way(text: str) -> Way:
+    try:
+        return Way.read(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+_MANY_WAYS: Any = {
+    "type": _way,
+    "nargs": "+",
+    "action": "extend",
+    "default": [],
+    "metavar": "PORT[=HOST:PORT]",
+}
 
 
 def parse(argv: Sequence[str]) -> tuple[str, Options]:
@@ -32,12 +50,20 @@ def parse(argv: Sequence[str]) -> tuple[str, Options]:
     parser.add_argument("--api-key", default=default.api_key, help="the one that is accepted")
     parser.add_argument(
         "--reach",
-        type=int,
+        **_MANY_WAYS,
+        help="ports of a box's loopback that lead to the same ones of ours, or to HOST:PORT",
+    )
+    parser.add_argument(
+        "--lend",
+        **_MANY_WAYS,
+        help="the same for the loopback of the container that --lend-to names",
+    )
+    parser.add_argument(
+        "--lend-to",
         nargs="+",
-        action="extend",
         default=[],
-        metavar="PORT",
-        help="loopback ports of this machine that boxes reach under the same number",
+        metavar="LABEL=VALUE",
+        help="the labels of that container",
     )
     parser.add_argument("--backend", choices=("auto", "container", "process"), default="auto")
     parser.add_argument("--engine", type=Path, default=default.engine, help="Docker's socket")
@@ -49,14 +75,21 @@ def parse(argv: Sequence[str]) -> tuple[str, Options]:
     parser.add_argument("--geesefs", type=Path)
     given = vars(parser.parse_args(argv))
     name = given.pop("name")
-    return name, Options(**{**given, "reach": tuple(given["reach"])})
+    if bool(given["lend"]) != bool(given["lend_to"]):
+        parser.error("--lend and --lend-to go together")
+    lists = {each: tuple(given[each]) for each in ("reach", "lend", "lend_to")}
+    return name, Options(**{**given, **lists})
 
 
 @contextlib.asynccontextmanager
 async def running(name: str, options: Options) -> AsyncIterator[Ready]:
     """An emulator with its boxes. Raises: BoxFailed, OSError."""
     serve: Serve = importlib.import_module(f"emulators.{name}").serve
-    async with open_boxes(options) as boxes, serve(options, boxes, Faults()) as ready:
+    async with (
+        open_boxes(options) as boxes,
+        serve(options, boxes, Faults()) as ready,
+        lending(options),
+    ):
         yield ready
 
 

@@ -39,7 +39,7 @@ async def trouble(options: Options) -> str:
     if not options.engine.is_socket():
         return f"there is no Docker engine at {options.engine}"
     try:
-        async with _engine(options) as engine:
+        async with open_engine(options) as engine:
             await engine.images.inspect(options.image)
     except aiodocker.DockerError as error:
         return f"the engine at {options.engine} says: {error.message}"
@@ -51,7 +51,7 @@ async def trouble(options: Options) -> str:
 @contextlib.asynccontextmanager
 async def opened(options: Options) -> AsyncIterator[Containers]:
     """Raises: BoxFailed."""
-    async with _engine(options) as engine:
+    async with open_engine(options) as engine:
         boxes = Containers(engine, options)
         await boxes.remove_strays()
         try:
@@ -73,7 +73,7 @@ class Containers:
 
     async def create(self, name: str, env: Mapping[str, str]) -> LivingBox:
         container = f"{ownership.MARK}.{self._owner}.{self._mark}.{name}"
-        with _told():
+        with told():
             await self._engine.containers.create(self._request(), name=container)
         machine = _Container(self._engine, container)
         box = self._made[name] = LivingBox(name, machine, env, self._options.reach)
@@ -95,7 +95,7 @@ class Containers:
         await self._remove(ownership.MARK, ownership.is_dead)
 
     async def _remove(self, label: str, chosen: Callable[[str], bool]) -> None:
-        with _told():
+        with told():
             labelled = json.dumps({"label": [label]})
             found = await self._engine.containers.list(all=1, filters=labelled)
             for container in found:
@@ -142,11 +142,11 @@ class _Container:
         self._container = engine.containers.container(name)
 
     async def boot(self) -> Inside:
-        with _told():
+        with told():
             await self._container.start()
             shown = await self._container.show()
         pid = int(shown["State"]["Pid"])
-        if not _is_in_container(pid, shown["Id"]):
+        if not is_in_container(pid, shown["Id"]):
             raise BoxFailed("the engine's containers are not processes of this machine")
         self.environment = dict(pair.split("=", 1) for pair in shown["Config"]["Env"])
         inside = Inside(pid)
@@ -160,23 +160,23 @@ class _Container:
         return inside
 
     async def halt(self) -> None:
-        with _told(), _unless(NOT_FOUND, CONFLICT):  # not there, or not running
+        with told(), _unless(NOT_FOUND, CONFLICT):  # not there, or not running
             await self._container.kill(signal="KILL")
 
     async def freeze(self) -> None:
-        with _told():
+        with told():
             await self._container.pause()
 
     async def thaw(self) -> None:
-        with _told():
+        with told():
             await self._container.unpause()
 
     async def remove(self) -> None:
-        with _told():
+        with told():
             await _remove(self._container)
 
 
-def _is_in_container(pid: int, container_id: str) -> bool:
+def is_in_container(pid: int, container_id: str) -> bool:
     try:
         return container_id in Path(f"/proc/{pid}/cgroup").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -188,7 +188,7 @@ async def _remove(container: Any) -> None:
         await container.delete(force=True, v=True)
 
 
-def _engine(options: Options) -> aiodocker.Docker:
+def open_engine(options: Options) -> aiodocker.Docker:
     timeout = aiohttp.ClientTimeout(total=ENGINE_SECONDS)
     return aiodocker.Docker(f"unix://{options.engine}", timeout=timeout)
 
@@ -204,7 +204,7 @@ def _unless(*statuses: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def told() -> Iterator[None]:
     """The engine's errors as ours."""
     try:
         yield

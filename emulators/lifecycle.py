@@ -11,6 +11,7 @@ from typing import Protocol
 from emulators import netns
 from emulators.boxes import HOMES, BoxFailed, BoxNotRunning, User
 from emulators.inside import Command, Inside
+from emulators.options import Way
 
 END_SECONDS = 20
 
@@ -48,7 +49,7 @@ class LivingBox:
     """A `Box`. It is stopped at first."""
 
     def __init__(
-        self, box_id: str, machine: Machine, env: Mapping[str, str], reach: Sequence[int]
+        self, box_id: str, machine: Machine, env: Mapping[str, str], reach: Sequence[Way]
     ) -> None:
         self.id = box_id
         self._machine = machine

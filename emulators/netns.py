@@ -1,4 +1,4 @@
-"""Sockets inside a box's network, which has nothing but a loopback.
+"""Sockets inside another network: a box's, which has nothing but a loopback, or a container's.
 
 A socket belongs to the network of the thread that makes it, for good: a thread joins the box's
 network, makes the socket and ends. No process and no file of ours is inside. Needs root.
@@ -16,8 +16,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from emulators.boxes import BoxNotRunning
 from emulators.http_server import reset_transport
+from emulators.options import LOOPBACK, Way
 
-LOOPBACK = "127.0.0.1"
 CHUNK = 1 << 16
 _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -38,11 +38,11 @@ async def connect(pidfd: int, port: int) -> tuple[asyncio.StreamReader, asyncio.
 
 
 @contextlib.asynccontextmanager
-async def reaching(pidfd: int, ports: Sequence[int]) -> AsyncIterator[None]:
-    """Let these ports of the loopback in that network lead to the same ports of ours. Where nobody
-    listens on ours, a connection is reset at once.
+async def reaching(pidfd: int, ways: Sequence[Way]) -> AsyncIterator[None]:
+    """Let these ports of the loopback in that network lead where they say. Where nobody listens
+    there, a connection is reset at once.
 
-    Raises: BoxNotRunning.
+    Raises: BoxNotRunning; OSError, when one of the ports is taken.
     """
 
     def listener(port: int) -> Callable[[], socket.socket]:
@@ -58,18 +58,18 @@ async def reaching(pidfd: int, ports: Sequence[int]) -> AsyncIterator[None]:
     carried: set[asyncio.Task[None]] = set()
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(_end, carried)
-        for port in ports:
-            made = _within(pidfd, listener(port))
-            server = await asyncio.start_server(_carrier(port, carried), sock=made)
+        for way in ways:
+            made = _within(pidfd, listener(way.port))
+            server = await asyncio.start_server(_carrier(way, carried), sock=made)
             stack.callback(server.close)
         yield
 
 
 def _carrier(
-    port: int, carried: set[asyncio.Task[None]]
+    way: Way, carried: set[asyncio.Task[None]]
 ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(_carry(port, reader, writer))
+        task = asyncio.create_task(_carry(way, reader, writer))
         carried.add(task)
         task.add_done_callback(carried.discard)
 
@@ -84,9 +84,9 @@ async def _end(carried: set[asyncio.Task[None]]) -> None:
         await asyncio.wait(tasks)
 
 
-async def _carry(port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _carry(way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
-        far_reader, far_writer = await asyncio.open_connection(LOOPBACK, port)
+        far_reader, far_writer = await asyncio.open_connection(way.host, way.to)
     except OSError:
         reset_transport(writer.transport)
         return

@@ -12,9 +12,16 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
+from emulators.__main__ import NAMES, parse
+from emulators.containers import CAPABILITIES as BOX_CAPABILITIES
+from emulators.daytona import API_KEY as DAYTONA_KEY
+from emulators.e2b import API_KEY as E2B_KEY
+from emulators.modal import DEFAULT_KEY as MODAL_KEY
+from emulators.options import Options, Way
 from sidecar.settings import Settings
 from tests.conftest import missing
 
@@ -46,20 +53,31 @@ def remote() -> dict[str, Any]:
     return shown(*REMOTE, env=ADDRESSES)
 
 
+@pytest.fixture(scope="module")
+def emulated() -> dict[str, Any]:
+    """As docker/emulated.env has it, which asks for the profile itself."""
+    return shown(env_file="docker/emulated.env", given={})
+
+
 @pytest.fixture(scope="module", params=[(), REMOTE], ids=["plain", "remote"])
 def either(request: pytest.FixtureRequest) -> dict[str, Any]:
     return shown(*request.param)
 
 
-def shown(*profiles: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
+def shown(
+    *profiles: str,
+    env: Mapping[str, str] | None = None,
+    env_file: str = "/dev/null",
+    given: Mapping[str, str] = GIVEN,
+) -> dict[str, Any]:
     docker = shutil.which("docker")
     if docker is None:
         missing("docker", "no docker on PATH")
     chosen = [word for profile in profiles for word in ("--profile", profile)]
     shown = subprocess.run(
-        [docker, "compose", "--env-file", "/dev/null", *chosen, "config", "--format", "json"],
+        [docker, "compose", "--env-file", env_file, *chosen, "config", "--format", "json"],
         cwd=ROOT,
-        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", **GIVEN, **(env or {})},
+        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", **given, **(env or {})},
         capture_output=True,
         text=True,
         timeout=60,
@@ -223,6 +241,101 @@ def test_every_setting_of_a_cloud_reaches_the_sidecar(stack: dict[str, Any]) -> 
     given = stack["services"]["sidecar"]["environment"].keys()
     keys = {name.upper() for name in first_start_keys()["sidecar"]}
     assert names - given == keys
+
+
+EMULATORS = {f"emulated-{name}": name for name in NAMES}
+
+
+def test_emulated_clouds_are_there_for_the_asking_only(
+    stack: dict[str, Any], remote: dict[str, Any], emulated: dict[str, Any]
+) -> None:
+    added = emulated["services"].keys() - stack["services"].keys()
+    assert added == {*EMULATORS, "store-gate"}
+    assert not remote["services"].keys() & EMULATORS.keys()
+
+
+def test_an_emulated_cloud_is_on_no_network_but_that_of_tunnels_and_publishes_nothing(
+    stack: dict[str, Any], emulated: dict[str, Any]
+) -> None:
+    expected = PLAIN_REACH | {
+        "gate": {"gateway", "store-gate", *EMULATORS},
+        "store": PLAIN_REACH["store"] | {"store-gate"},
+    }
+    assert reach(emulated) == expected
+    assert closed(emulated) == closed(stack)
+    for name in EMULATORS:
+        assert not emulated["services"][name].get("ports")
+
+
+def test_an_emulated_cloud_has_the_rights_that_it_names_and_every_other_service_its_own(
+    stack: dict[str, Any], emulated: dict[str, Any]
+) -> None:
+    for name in EMULATORS:
+        service = emulated["services"][name]
+        assert not service.get("privileged"), name
+        assert service["cap_drop"] == ["ALL"], name
+        assert {*BOX_CAPABILITIES, "SYS_PTRACE", "SYS_CHROOT", "SETPCAP"} == {*service["cap_add"]}
+        assert (service["pid"], service["read_only"]) == ("host", True)
+    for name, service in stack["services"].items():
+        for rights in ("cap_add", "security_opt", "devices", "volumes", "pid", "privileged"):
+            assert emulated["services"][name].get(rights) == service.get(rights), (name, rights)
+
+
+def emulator_options(emulated: dict[str, Any], name: str) -> Options:
+    called, options = parse(emulated["services"][name]["command"])
+    assert called == EMULATORS[name]
+    return options
+
+
+def test_the_sidecar_is_told_of_the_emulated_clouds_where_they_are_lent_to_it(
+    emulated: dict[str, Any],
+) -> None:
+    sidecar = emulated["services"]["sidecar"]["environment"]
+    told = {
+        "emulated-e2b": ("E2B_API_URL", "E2B_SANDBOX_URL"),
+        "emulated-daytona": ("DAYTONA_API_URL",),
+        "emulated-modal": ("MODAL_SERVER_URL",),
+    }
+    lent: list[Way] = []
+    for name, settings in told.items():
+        options = emulator_options(emulated, name)
+        assert options.backend == "container", "never a process of the container itself"
+        assert {urlsplit(sidecar[each]).port for each in settings} == {options.port}
+        assert {urlsplit(sidecar[each]).hostname for each in settings} == {options.host}
+        assert Way.read(str(options.port)) in options.lend
+        assert "com.docker.compose.service=sidecar" in options.lend_to
+        assert f"com.docker.compose.project={emulated['name']}" in options.lend_to
+        lent += options.lend
+    assert len({way.port for way in lent}) == len(lent), "one port lent by two"
+
+
+def test_an_emulated_box_reaches_the_gateway_and_the_store_where_they_are_told(
+    emulated: dict[str, Any],
+) -> None:
+    services = emulated["services"]
+    gateway = urlsplit(services["sidecar"]["environment"]["HOLDFAST_GATEWAY_URL"])
+    store = urlsplit(services["sidecar"]["environment"]["HOLDFAST_STORE_URL"])
+    assert gateway.hostname == store.hostname == "127.0.0.1"
+    assert gateway.port is not None
+    assert store.port is not None
+    led = {Way(gateway.port, "gateway", 8790), Way(store.port, "store-gate", 8333)}
+    for name in EMULATORS:
+        assert set(emulator_options(emulated, name).reach) == led
+    assert f"-externalUrl={store.geturl()}" in services["store-gate"]["command"]
+
+
+def test_the_keys_of_the_emulated_clouds_are_the_emulators_own(emulated: dict[str, Any]) -> None:
+    given = {name: each["content"].strip() for name, each in emulated["configs"].items()}
+    assert given["e2b_api_key"] == E2B_KEY
+    assert given["daytona_api_key"] == DAYTONA_KEY
+    assert f"{given['modal_token_id']}:{given['modal_token_secret']}" == MODAL_KEY
+
+
+def test_the_emulators_are_in_no_image_but_their_own() -> None:
+    stages = re.split(r"^FROM ", (ROOT / "Dockerfile").read_text(), flags=re.M)
+    holding = [stage.splitlines()[0] for stage in stages if "COPY emulators /" in stage]
+    assert holding == ["python AS emulators"]
+    assert "COPY emulators /" not in (ROOT / "sandbox-image" / "Dockerfile").read_text()
 
 
 def test_every_image_is_pinned(remote: dict[str, Any]) -> None:

@@ -85,14 +85,15 @@ class Compose:
 
 
 @contextlib.asynccontextmanager
-async def compose_stack() -> AsyncIterator[Compose]:
-    """Up for the time of the block, with the scripted model; nothing of it is left then."""
+async def compose_stack(env_file: str = "/dev/null") -> AsyncIterator[Compose]:
+    """Up for the time of the block, with the scripted model and what `env_file` says; nothing of it
+    is left then."""
     project = f"holdfast-test-{secrets.token_hex(4)}"
     kept = ("PATH", "HOME", "DOCKER_CONFIG", "DOCKER_HOST")
     env = {name: os.environ[name] for name in kept if name in os.environ}
     env |= {
         "COMPOSE_PROJECT_NAME": project,
-        "COMPOSE_ENV_FILES": "/dev/null",  # no key of a real model
+        "COMPOSE_ENV_FILES": env_file,  # not .env: no key of a real model
         "HOLDFAST_API_PORT": str(free_port()),
     }
     stack = Compose(project, env)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from emulators.boxes import Box, Boxes, open_boxes
-from emulators.options import Options
+from emulators.options import Options, Way
 from tests.conftest import missing
 from tests.emulators.in_box import WITHIN, processes, python, run, wait
 from tests.services import free_port, until
@@ -258,8 +258,16 @@ def reached() -> tuple[int, int]:
 
 
 @pytest.fixture(scope="module")
-async def reaching(options: Options, reached: tuple[int, int]) -> AsyncIterator[Boxes]:
-    given = Options(**{**vars(options), "reach": reached})
+def elsewhere() -> Way:
+    return Way(8790, "127.0.0.2", free_port())
+
+
+@pytest.fixture(scope="module")
+async def reaching(
+    options: Options, reached: tuple[int, int], elsewhere: Way
+) -> AsyncIterator[Boxes]:
+    ways = (*(Way.read(str(port)) for port in reached), elsewhere)
+    given = Options(**{**vars(options), "reach": ways})
     async with open_boxes(given) as opened:
         yield opened
 
@@ -286,6 +294,20 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as ours:
         await box.start()
         second = await run(box, "python3", "-c", script, str(reached[0]))
     assert (first.stdout, first.stderr) == (second.stdout, second.stderr) == ("1000004\n", "")
+
+
+async def test_a_reached_port_may_lead_to_another_host_and_port(
+    reaching: Boxes, elsewhere: Way
+) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"from elsewhere")
+        writer.close()
+
+    box = await reaching.create("elsewhere", {})
+    script = "import socket; print(socket.create_connection(('127.0.0.1', 8790)).recv(99))"
+    async with await asyncio.start_server(answer, elsewhere.host, elsewhere.to):
+        done = await run(box, "python3", "-c", script)
+    assert (done.stdout, done.stderr) == ("b'from elsewhere'\n", "")
 
 
 async def test_a_reached_port_where_nobody_listens_fails_at_once(
