@@ -210,8 +210,10 @@ def test_processes_are_found_by_their_namespace() -> None:
 def test_a_process_that_names_the_session_is_found_until_it_is_gone() -> None:
     session_id = uuid4()
     assert named(session_id) == []
-    argv = [sys.executable, "-c", "input()", str(session_id)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE) as process:
+    argv = [sys.executable, "-c", "print(flush=True); input()", str(session_id)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # until then it may still show no arguments
         assert named(session_id) == [f"pid {process.pid}"]
         process.communicate(b"\n")
     assert named(session_id) == []
