@@ -223,6 +223,8 @@ def test_the_store_gate_makes_no_keys_and_knows_what_clients_sign(
     assert [volume["source"] for volume in gate["volumes"]] == ["secrets-gate"]
     # SeaweedFS lets everybody in as long as it knows nobody
     assert "-config=/run/secrets/s3.json" in gate["command"]
+    # by its other address the store would wait 20 s for it whenever a key is made or revoked
+    assert "-ip=store-gate" in gate["command"]
 
 
 def test_without_an_address_the_store_is_not_carried_out(remote: dict[str, Any]) -> None:

@@ -160,7 +160,7 @@ class Sandboxes:
 
     def sync_seconds(self, live: Live) -> float | None:
         """How often the workspace is to be brought to the store while a turn runs, if at all."""
-        return self._of(live).sync_seconds
+        return self._of(live).sync_seconds(str(live.session_id))
 
     def _of(self, whose: Live | RunRequest) -> Durable:
         """The provider, with the workspace kept as the turn asks for.

@@ -259,9 +259,8 @@ class Durable(Protocol):
         """Which engine serves here, and why."""
         ...
 
-    @property
-    def sync_seconds(self) -> float | None:
-        """How often a workspace is brought up to date while a turn runs: what a sandbox's sudden
+    def sync_seconds(self, session_id: str) -> float | None:
+        """How often the workspace is brought up to date while a turn runs: what a sandbox's sudden
         end can cost. None where that is the engine's own doing."""
         ...
 

@@ -70,8 +70,6 @@ class MountedSandbox(DurableSandbox):
 class HostMounted:
     """A Durable provider whose workspaces are mounted on this host."""
 
-    sync_seconds = None
-
     def __init__(
         self,
         provider: Provider,
@@ -110,6 +108,9 @@ class HostMounted:
     @property
     def capabilities(self) -> Capabilities:
         return self._provider.capabilities
+
+    def sync_seconds(self, session_id: str) -> None:
+        """Its mount does that by itself."""
 
     async def trouble(self) -> str:
         return await self._provider.trouble()

@@ -136,6 +136,7 @@ class InBox:
         self._parts = parts
         self.choice = EngineChoice(bringings[0].engine.name, why)
         self._workspaces: dict[str, InBoxWorkspace] = {}
+        self._brought_by: dict[str, Bringing] = {}
 
     @property
     def name(self) -> str:
@@ -145,9 +146,9 @@ class InBox:
     def capabilities(self) -> Capabilities:
         return self._provider.capabilities
 
-    @property
-    def sync_seconds(self) -> float | None:
-        return self._bringings[-1].sync_seconds
+    def sync_seconds(self, session_id: str) -> float | None:
+        by = self._brought_by.get(session_id, self._bringings[-1])
+        return by.sync_seconds
 
     async def trouble(self) -> str:
         return await self._provider.trouble()
@@ -240,6 +241,7 @@ class InBox:
             await closing.aclose()
             raise
         self._workspaces[session_id] = workspace
+        self._brought_by[session_id] = bringing
         took = time.monotonic() - started
         return workspace, MountReport(
             bringing.engine.name, took, True, lost, restored, verified, why
@@ -274,6 +276,7 @@ class InBox:
     async def release(self, session_id: str, *, forget: bool = False) -> bool:
         was_there = session_id in self._workspaces
         await self._let_go(session_id)
+        self._brought_by.pop(session_id, None)
         await self._parts.fence.close(session_id)
         return was_there
 
