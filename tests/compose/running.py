@@ -69,8 +69,12 @@ class Compose:
 
     async def left(self, kind: str, *options: str) -> list[str]:
         """Containers, networks or volumes of this project."""
-        label = f"label=com.docker.compose.project={self.project}"
-        return (await self.run("docker", kind, "ls", "-q", *options, "--filter", label)).split()
+        labels = [f"com.docker.compose.project={self.project}"]
+        if kind == "container":
+            # the images that compose builds have the label too, and so has what others make of them
+            labels.append("com.docker.compose.oneoff")
+        filters = [word for label in labels for word in ("--filter", f"label={label}")]
+        return (await self.run("docker", kind, "ls", "-q", *options, *filters)).split()
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[Holdfast]:
