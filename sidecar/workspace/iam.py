@@ -116,18 +116,17 @@ class SessionKeys:
         return len(doomed)
 
     async def _users(self, prefix: str) -> list[str]:
-        found: list[str] = []
-        with _store_errors("list its users"):
-            async for page in self._iam.get_paginator("list_users").paginate():
-                found += [user["UserName"] for user in page["Users"]]
-        return [name for name in found if name.startswith(prefix)]
+        return await self._named("list_users", "Users", "UserName", prefix)
 
     async def _policies(self, prefix: str) -> list[str]:
+        return await self._named("list_policies", "Policies", "PolicyName", prefix)
+
+    async def _named(self, call: str, items: str, name: str, prefix: str) -> list[str]:
         found: list[str] = []
-        with _store_errors("list its policies"):
-            async for page in self._iam.get_paginator("list_policies").paginate():
-                found += [policy["PolicyName"] for policy in page["Policies"]]
-        return [name for name in found if name.startswith(prefix)]
+        with _store_errors("tell whose keys it has"):
+            async for page in self._iam.get_paginator(call).paginate():
+                found += [item[name] for item in page[items]]
+        return [each for each in found if each.startswith(prefix)]
 
     async def _delete(self, user: str) -> None:
         """The user in one step with all its keys: one by one, it could make itself another."""

@@ -215,6 +215,23 @@ async def test_every_mount_has_a_key_of_its_own_which_ends_with_it(
     assert await users(keys, session) == []
 
 
+async def test_what_a_key_may_do_goes_with_it_also_when_only_its_user_went(
+    keys: SessionKeys, session: str
+) -> None:
+    """A sidecar may die between the two."""
+    prefix = f"holdfast_{session}_"
+    await keys.grant(session, "one.host")
+    assert await keys._policies(prefix) == await users(keys, session)
+    await keys.revoke(session)
+    assert await keys._policies(prefix) == []
+    kept = await keys.grant(session, "another-host")
+    left = await keys.grant(session, "one.host")
+    await keys._iam.delete_user(UserName=left.user)
+    await keys.sweep("one.host", mounted=())
+    assert await keys._policies(prefix) == [kept.user]
+    await keys.revoke(session)
+
+
 async def test_a_weed_mount_is_given_no_key(
     host_of: HostOf, session: str, keys: SessionKeys, address: StoreAddress
 ) -> None:
