@@ -82,6 +82,16 @@ test: setup check install chromium ## Everything that CI runs; PYTEST_ARGS adds 
 test-ui: setup install chromium ## The page in a real Chromium; PYTEST_ARGS adds to pytest's arguments
 	$(BIN)/pytest tests/ui $(PYTEST_ARGS)
 
+# All of them are part of `make test` too, with fewer examples for schemathesis.
+SECURITY_TESTS = $(wildcard tests/security tests/hostile tests/api/test_auth.py tests/api/test_routes.py \
+	tests/e2e/test_isolation.py tests/e2e/test_two_sessions.py tests/ui/test_hostile.py)
+
+.PHONY: security
+security: setup install ## What is tried against the stack: schemathesis, hostile input, isolation, ruff's S, pip-audit
+	$(BIN)/ruff check
+	FUZZ_EXAMPLES=$(or $(EXAMPLES),40) $(BIN)/pytest $(SECURITY_TESTS) $(PYTEST_ARGS)
+	@$(BIN)/python -m scripts.audit $(UV)
+
 # Debian's, where this is root; elsewhere the tests skip and say so.
 .PHONY: chromium
 chromium:

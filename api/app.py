@@ -6,11 +6,12 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 
 from fastapi import FastAPI
 from starlette.middleware import Middleware
 
-from api import errors
+from api import errors, openapi
 from api.auth import Gate
 from api.carrier import Carrier
 from api.db.migrate import migrate
@@ -109,4 +110,5 @@ def create_app(settings: Settings, limits: Limits | None = None) -> FastAPI:
     for module in (sessions, turns, permissions, events, files, invoke, matrix, system, page):
         app.include_router(module.router)
     app.mount("/static", page.static)
+    app.openapi = partial(openapi.describe, app)  # type: ignore[method-assign]
     return app

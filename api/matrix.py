@@ -127,7 +127,7 @@ class Matrix:
     def _order(self, harnesses: list[str], providers: list[str], engine: str) -> bytes:
         """What the process is told, by its stdin: a command line is there for all to read."""
         settings = self._settings
-        host = "127.0.0.1" if settings.api_host in ("0.0.0.0", "::") else settings.api_host
+        host = "127.0.0.1" if settings.api_host in ("0.0.0.0", "::") else settings.api_host  # noqa: S104 - compared, not bound
         host = f"[{host}]" if ":" in host else host
         store = {
             "endpoint": settings.s3_endpoint,

@@ -37,7 +37,7 @@ class Patience:
         if left <= 0:
             return False
         # half of it random: the turns that lose the sidecar lose it together
-        delay = min(left, random.uniform(self._pause / 2, self._pause))
+        delay = min(left, random.uniform(self._pause / 2, self._pause))  # noqa: S311 - a pause
         self._pause = min(LONGEST, self._pause * 2)
         try:
             async with asyncio.timeout(delay):

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from uuid import uuid4
 
@@ -61,7 +61,9 @@ async def command(env: dict[str, str], *arguments: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def embedded_stack(layout: Layout) -> AsyncIterator[Holdfast]:
+async def embedded_stack(
+    layout: Layout, settings: Mapping[str, str] | None = None
+) -> AsyncIterator[Holdfast]:
     this = asyncio.current_task()
     assert this is not None
     # As Ctrl-C does: the stack must not outlive us.
@@ -72,6 +74,7 @@ async def embedded_stack(layout: Layout) -> AsyncIterator[Holdfast]:
         "HOLDFAST_RUN_DIR": str(layout.run),
         "HOLDFAST_API_PORT": str(free_port()),
         "HOLDFAST_OFFLINE": "1",
+        **(settings or {}),
     }
     up = asyncio.ensure_future(command(env, "up", "--detach"))
     try:

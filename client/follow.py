@@ -42,7 +42,7 @@ class Patience:
         """Half of it is random: followers of one api must not come back all at once."""
         # Bounded twice: a float overflows at the thousandth doubling.
         pause = min(self.longest, self.first * 2.0 ** min(failures - 1, 32))
-        return random.uniform(pause / 2, pause)
+        return random.uniform(pause / 2, pause)  # noqa: S311 - a pause
 
 
 async def lines(response: httpx.Response) -> AsyncIterator[bytes]:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 from contracts.events import Text
 
@@ -48,7 +48,7 @@ class SessionCreate(Choices):
 
 class SessionPatch(Asked):
     title: str | None = Field(None, max_length=200)
-    archived: bool | None = None
+    archived: StrictBool | None = None
 
 
 class LastTurn(Body):
@@ -129,7 +129,7 @@ class SessionDeleted(Body):
 
 class TurnCreate(Choices):
     prompt: str = Field(min_length=1)
-    queue: bool = False  # wait for the running turn instead of being refused
+    queue: StrictBool = False  # wait for the running turn instead of being refused
 
 
 class ReceiptBody(Body):
@@ -467,7 +467,7 @@ class InvokeRequest(Asked):
 
     session_id: UUID | None = None
     data: InvokeData = InvokeData()
-    force: bool = False
+    force: StrictBool = False
 
 
 MatrixState = Literal["running", "completed", "failed", "interrupted", "cancelled"]

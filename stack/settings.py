@@ -125,7 +125,7 @@ class Settings(BaseSettings):
 
     @property
     def url(self) -> str:
-        host = "127.0.0.1" if self.api_host in ("0.0.0.0", "::") else self.api_host
+        host = "127.0.0.1" if self.api_host in ("0.0.0.0", "::") else self.api_host  # noqa: S104 - compared, not bound
         return f"http://{f'[{host}]' if ':' in host else host}:{self.api_port}"
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Header, Query
@@ -21,7 +21,12 @@ SSE = "text/event-stream"
 MAX_SEQ = 2**62
 
 
-@router.get("", response_class=StreamingResponse)
+ANSWER: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Events as they are stored.", "content": {NDJSON: {}, SSE: {}}}
+}
+
+
+@router.get("", response_class=StreamingResponse, responses=ANSWER)
 async def read_events(
     sid: UUID,
     services: Use,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from datetime import UTC
 from email.utils import format_datetime
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request
@@ -51,7 +51,16 @@ async def list_files(
     return await services.stores.sessions.list_directory(sid, wanted, limit=limit, cursor=cursor)
 
 
-@router.get("/files/{path:anypath}", response_class=Response)
+BYTES: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Its bytes, of the type that its name says.", "content": {"*/*": {}}}
+}
+RANGES: dict[int | str, dict[str, Any]] = {
+    206: {"description": "The range that was asked for.", "content": {"*/*": {}}},
+    304: {"description": "If-None-Match names this version."},
+}
+
+
+@router.get("/files/{path:anypath}", response_class=Response, responses=BYTES | RANGES)
 async def read_file(
     sid: UUID,
     path: str,
@@ -80,7 +89,11 @@ async def read_file(
         return OwnedStream(file.chunks, stack.pop_all(), status_code=status, headers=headers)
 
 
-@router.put("/files/{path:anypath}", status_code=201)
+@router.put(
+    "/files/{path:anypath}",
+    status_code=201,
+    openapi_extra={"requestBody": {"content": {"application/octet-stream": {}}}},
+)
 async def put_file(
     sid: UUID, path: str, services: Use, request: Request, replace: bool = True
 ) -> Changed:
@@ -114,7 +127,11 @@ async def move(sid: UUID, body: Move, services: Use) -> Changed:
     return await services.edits.move(sid, source, target)
 
 
-@router.get("/zip", response_class=Response)
+@router.get(
+    "/zip",
+    response_class=Response,
+    responses={200: {"description": "A zip archive.", "content": {"application/zip": {}}}},
+)
 async def zip_folder(sid: UUID, services: Use, path: str = "") -> Response:
     """A folder as the store has it, or the whole workspace, as a zip archive."""
     wanted = workspace_path(path, root=True)
@@ -157,7 +174,7 @@ async def list_live(
     return await services.sidecar.live(sid, params)
 
 
-@router.get("/live/file", response_class=Response)
+@router.get("/live/file", response_class=Response, responses=BYTES)
 async def read_live(sid: UUID, path: str, services: Use, download: bool = False) -> Response:
     """A file as the session's sandbox sees it right now."""
     wanted = workspace_path(path)

@@ -21,7 +21,11 @@ router = APIRouter(tags=["invoke"])
 STEER_WITHIN = 60.0
 
 
-@router.post("/invoke", response_class=StreamingResponse)
+@router.post(
+    "/invoke",
+    response_class=StreamingResponse,
+    responses={200: {"description": "The turn's events.", "content": {NDJSON: {}}}},
+)
 async def invoke(body: InvokeRequest, services: Use) -> StreamingResponse:
     """Stream one turn's events as NDJSON until its end; hanging up detaches, the turn goes on.
 

@@ -22,7 +22,7 @@ async def health() -> Health:
     return Health()
 
 
-@router.get("/readyz")
+@router.get("/readyz", responses={503: {"model": Readiness}})
 async def readiness(services: Use, response: Response) -> Readiness:
     """Whether all that the api needs answers it; 503 when something does not."""
     async with asyncio.TaskGroup() as group:

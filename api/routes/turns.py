@@ -40,7 +40,11 @@ async def get_turn(sid: UUID, tid: UUID, services: Use) -> Turn:
     return await services.turns.get(sid, tid)
 
 
-@router.get("/{tid}/manifest", response_class=Response)
+@router.get(
+    "/{tid}/manifest",
+    response_class=Response,
+    responses={200: {"description": "As it is stored.", "content": {"application/json": {}}}},
+)
 async def get_manifest(sid: UUID, tid: UUID, services: Use) -> Response:
     """The manifest of the turn's receipt: every file with its size and sha256."""
     await services.sessions.get(sid)

@@ -23,8 +23,8 @@ from emulators.daytona.wire import PROXY, Refused, bearer
 from emulators.port_proxy import NoAnswer, forward
 
 PREFIX = "/preview/"
-TOKEN_HEADER = "x-daytona-preview-token"
-TOKEN_QUERY = "DAYTONA_SANDBOX_AUTH_KEY"
+TOKEN_HEADER = "x-daytona-preview-token"  # noqa: S105 - a header's name
+TOKEN_QUERY = "DAYTONA_SANDBOX_AUTH_KEY"  # noqa: S105 - a parameter's name
 
 
 @dataclass(frozen=True)

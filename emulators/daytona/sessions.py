@@ -118,7 +118,7 @@ class Session:
         command = SessionCommand(str(uuid.uuid4()), text, None, silent)
         stdin = "</dev/null"
         if in_background:
-            command.fifo = f"/tmp/.daytona-{command.id}"
+            command.fifo = f"/tmp/.daytona-{command.id}"  # noqa: S108 - inside the box
             await (await self._box.exec(["mkfifo", "-m", "600", command.fifo])).wait()
             # for reading and writing: it never ends by itself
             stdin = f"0<>{shlex.quote(command.fifo)}"

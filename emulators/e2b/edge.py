@@ -23,7 +23,7 @@ from emulators.e2b.sandboxes import NoSuchSandbox, Sandbox, Sandboxes, State
 from emulators.http_server import reset_connection
 from emulators.port_proxy import NoAnswer, forward
 
-TRAFFIC_TOKEN = "e2b-traffic-access-token"
+TRAFFIC_TOKEN = "e2b-traffic-access-token"  # noqa: S105 - a header's name
 BY_HOST = re.compile(r"(\d+)-([a-z0-9]+)\.")
 
 

@@ -25,7 +25,7 @@ from emulators.modal.sandboxes import Sandbox
 from emulators.modal.work import Work
 from emulators.port_proxy import NoAnswer, forward
 
-TOKEN = "_modal_connect_token"  # the name of a cookie, and of a query parameter
+TOKEN = "_modal_connect_token"  # noqa: S105 - the name of a cookie, and of a query parameter
 VERIFIED = b"x-verified-user-data"
 BUILDS = "/_modal/builds"
 CHUNK = 64 * 1024

@@ -100,7 +100,7 @@ async def main(port: int, token_file: Path | None) -> None:
     if port:
         # On every address: a provider's proxy comes from outside the box. And first of all: where a
         # boxd is at work already, this one ends, and leaves alone what the other has started.
-        listener = socket.create_server(("0.0.0.0", port))
+        listener = socket.create_server(("0.0.0.0", port))  # noqa: S104
         await living.kill_strays()
         await Door(work, token).open(listener)
     else:

@@ -176,7 +176,7 @@ class Boxes:
             *("--ro-bind", "/usr", "/usr", "--tmpfs", "/usr/local"),
             *("--symlink", "usr/bin", "/bin", "--symlink", "usr/sbin", "/sbin"),
             *("--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64"),
-            *("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/run"),
+            *("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/run"),  # noqa: S108 - the box's own
             *("--symlink", WORKSPACE.lstrip("/"), "/workspace"),
         ]
         for name in HOST_ETC:

@@ -4,22 +4,28 @@ files as owned by it outlives the box."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
+import json
 import os
+import time
 from pathlib import Path
 
 # A range that no distribution hands out to people or services; spread so that two stacks on one
 # host rarely share uids, which would be ugly in `ps` but not unsafe.
 UID_BASE, BLOCKS, UIDS_PER_BLOCK = 1_900_000, 400, 500
+# A session that was given its uid this lately may be about to use it.
+FRESH_SECONDS = 600.0
 
 
 class NoUidLeft(Exception):
-    """Every uid of this stack's block belongs to a session."""
+    """Every uid of this stack's block belongs to a session that has a box or a mount."""
 
 
 class Uids:
     def __init__(self, data_dir: Path) -> None:
+        self._data = data_dir
         self._dir = data_dir / "uids"
         block = int(hashlib.sha256(str(data_dir.resolve()).encode()).hexdigest(), 16) % BLOCKS
         self._first = UID_BASE + block * UIDS_PER_BLOCK
@@ -36,13 +42,46 @@ class Uids:
             fcntl.flock(lock, fcntl.LOCK_EX)
             given = {path.name: int(path.read_text()) for path in self._dir.glob("[!.]*")}
             if session_id in given:
+                os.utime(self._dir / session_id)
                 return given[session_id]
-            taken = set(given.values())
-            for uid in range(self._first, self._first + UIDS_PER_BLOCK):
-                if uid not in taken:
-                    (self._dir / session_id).write_text(str(uid))
-                    return uid
-        raise NoUidLeft(f"{UIDS_PER_BLOCK} sessions hold a uid: release one first")
+            uid = self._free(set(given.values()))
+            if uid is None:
+                uid = self._free(set(given.values()) - self._take_back(given))
+            if uid is not None:
+                (self._dir / session_id).write_text(str(uid))
+                return uid
+        raise NoUidLeft(f"{UIDS_PER_BLOCK} sessions have a box or a mount: end one first")
+
+    def _free(self, taken: set[int]) -> int | None:
+        block = range(self._first, self._first + UIDS_PER_BLOCK)
+        return next((uid for uid in block if uid not in taken), None)
+
+    def _take_back(self, given: dict[str, int]) -> set[int]:
+        """The uids of sessions of which nothing is on this host, free again: their next box and
+        mount get another one, as what is stored knows no uid."""
+        mounted = {path.stem for path in (self._data / "mounts").glob("*.json")}
+        boxed = {
+            json.loads(path.read_text())["uid"] for path in self._data.glob("boxes/*/box.json")
+        }
+        running = _running()
+        fresh = time.time() - FRESH_SECONDS
+        taken_back = set()
+        for session_id, uid in given.items():
+            path = self._dir / session_id
+            in_use = session_id in mounted or uid in boxed or uid in running
+            if not in_use and path.stat().st_mtime < fresh:
+                path.unlink()
+                taken_back.add(uid)
+        return taken_back
 
     def release(self, session_id: str) -> None:
         (self._dir / session_id).unlink(missing_ok=True)
+
+
+def _running() -> set[int]:
+    """The uids under which there are processes."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found.add(path.stat().st_uid)
+    return found

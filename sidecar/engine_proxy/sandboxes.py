@@ -116,7 +116,7 @@ class Policy:
             },
             "HostConfig": {
                 "Mounts": self._mounts(session, box, own_disk=own_disk),
-                "Tmpfs": {"/tmp": "rw,nosuid,nodev,exec,size=1g,mode=1777"},
+                "Tmpfs": {"/tmp": "rw,nosuid,nodev,exec,size=1g,mode=1777"},  # noqa: S108 - the box's own
                 "NetworkMode": "none",
                 "ReadonlyRootfs": True,
                 "CapDrop": ["ALL"],

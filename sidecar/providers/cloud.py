@@ -23,7 +23,7 @@ from sidecar.providers.boxd_sandbox import BoxdSandbox, Control
 
 AGENT_PORT = 2468
 BOXD_PORT = 2469
-TOKEN_FILE = "/tmp/.holdfast-boxd-token"  # boxd reads it at its start and removes it
+TOKEN_FILE = "/tmp/.holdfast-boxd-token"  # noqa: S105,S108 - boxd reads it at its start and removes it
 BOXD_COMMAND = (
     *("python3", "-I", "-S", "/opt/holdfast/boxd"),
     *("--port", str(BOXD_PORT), "--token-file", TOKEN_FILE),
@@ -32,7 +32,7 @@ BOXD_COMMAND = (
 # link planted in /tmp. Nobody waits for a token that does not come. And nothing is taken from
 # /usr/local, which E2B lets everybody write to.
 PUT_TOKEN = (
-    "PATH=/usr/bin:/bin; export PATH; umask 077;"
+    "PATH=/usr/bin:/bin; export PATH; umask 077;"  # noqa: S105 - a script
     ' rm -f "$1"; set -C; timeout 60 cat >"$1" || exit 1; shift; exec "$@"'
 )
 START_BOXD = ("/bin/sh", "-c", PUT_TOKEN, "sh", TOKEN_FILE, *BOXD_COMMAND)

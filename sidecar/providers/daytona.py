@@ -61,7 +61,7 @@ POLL_SECONDS = 0.5
 DELETE_MINUTES = 24 * 60
 USER = "agent"
 KEY_LABEL = "holdfast_key"
-TOKEN_HEADER = "X-Daytona-Preview-Token"
+TOKEN_HEADER = "X-Daytona-Preview-Token"  # noqa: S105 - a header's name
 # The file is there with its mode before the token is in it: an upload knows no mode, and keeps that
 # of a file that is there. `-C`: never through a link planted in /tmp.
 PUT_FILE = f"umask 077; rm -f {TOKEN_FILE}; set -C; : >{TOKEN_FILE}"

@@ -231,7 +231,7 @@ class E2BProvider:
             if time.monotonic() > deadline:
                 message = unclear.message if unclear else "no box of ours is left alone"
                 raise Unreachable(message, op="create") from unclear
-            await asyncio.sleep(RETRY_SECONDS * random.uniform(0.5, 1.5))
+            await asyncio.sleep(RETRY_SECONDS * random.uniform(0.5, 1.5))  # noqa: S311 - a pause
 
     async def _first(self, spec: SandboxSpec) -> e2b.AsyncSandbox | None:
         """The oldest living box of this key."""

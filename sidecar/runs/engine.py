@@ -23,6 +23,7 @@ from sidecar.runs.turn import Turn
 log = logging.getLogger(__name__)
 
 KEEP_SECONDS = 24 * 3600
+FORGET_SECONDS = 600
 
 
 class Runs:
@@ -57,13 +58,12 @@ class Runs:
         async with asyncio.TaskGroup() as group:
             runs = cls(data_dir, sandboxes, states, default_models, group)
             runs._recover()
-            reaper = group.create_task(sandboxes.reap())
+            own = [group.create_task(sandboxes.reap()), group.create_task(runs._forget_old())]
             try:
                 yield runs
             finally:
-                reaper.cancel()
                 # Left as they are, harness and all: the next sidecar goes on with them.
-                for task in runs._tasks.values():
+                for task in [*own, *runs._tasks.values()]:
                     task.cancel()
 
     def _recover(self) -> None:
@@ -124,6 +124,9 @@ class Runs:
         finally:
             self._turns.pop(turn_id, None)
             self._tasks.pop(turn_id, None)
+            journal = self._journals.get(turn_id)
+            if journal is not None and journal.ended:
+                journal.close()
 
     def get(self, turn_id: UUID) -> RunBody:
         """Raises: RunNotFound."""
@@ -161,9 +164,30 @@ class Runs:
         """Remove the journals of a session that is being deleted."""
         for turn_id, journal in list(self._journals.items()):
             if journal.request.session_id == session_id and turn_id not in self._turns:
-                journal.path.unlink(missing_ok=True)
-                progress.clear(journal)
-                del self._journals[turn_id]
+                self._forget(turn_id, journal)
+
+    async def _forget_old(self) -> None:
+        """For ever: remove the journals that nobody will ask for any more."""
+        while True:
+            await asyncio.sleep(FORGET_SECONDS)
+            self.forget_before(time.time() - KEEP_SECONDS)
+
+    def forget_before(self, when: float) -> None:
+        """Remove the journals of runs that ended before then."""
+        for turn_id, journal in list(self._journals.items()):
+            if turn_id in self._turns or not journal.ended:
+                continue
+            try:
+                old = journal.path.stat().st_mtime < when
+            except FileNotFoundError:
+                old = True
+            if old:
+                self._forget(turn_id, journal)
+
+    def _forget(self, turn_id: UUID, journal: Journal) -> None:
+        journal.path.unlink(missing_ok=True)
+        progress.clear(journal)
+        del self._journals[turn_id]
 
     def _journal(self, turn_id: UUID) -> Journal:
         journal = self._journals.get(turn_id)

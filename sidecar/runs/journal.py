@@ -1,17 +1,27 @@
-"""A run's events: numbered from 1, on disk before anyone sees them, followed from any number."""
+"""A run's events: numbered from 1, on disk before anyone sees them, followed from any number.
+
+In memory is only where each line ends: a sidecar remembers every run of a day, and what they said
+would fill it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
+from array import array
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from contracts.bodies import RunLine, RunRequest
+from contracts.bodies import RunRequest
 from contracts.events import TURN_END_TYPES, EventBase, dumps, to_dict
+
+# A follower that comes late gets this much at a time, and a line in any case.
+PART_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -23,24 +33,29 @@ class Entry:
     source: int | None = None
 
     def line(self) -> bytes:
-        return dumps(RunLine(n=self.n, event=self.event).model_dump()) + b"\n"
+        return dumps({"n": self.n, "event": self.event, "source": self.source}) + b"\n"
 
 
 class Journal:
-    """One run's file: a line with the request, then a line per event."""
+    """One run's file: a line with the request, then a line per event (`RunLine`, and `source`)."""
 
-    def __init__(self, path: Path, request: RunRequest, entries: list[Entry]) -> None:
+    def __init__(self, path: Path, request: RunRequest, request_ends: int) -> None:
         self.path = path
         self.request = request
-        self._entries = entries
+        # line n of the run is between its two neighbours here; line 0 is the request
+        self._ends = array("Q", [request_ends])
+        self._types: set[str] = set()
+        self._last_type = ""
+        self._last_source = 0
         self._grown = asyncio.Condition()
 
     @classmethod
     def create(cls, directory: Path, request: RunRequest) -> Journal:
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"{request.turn_id}.ndjson"
-        journal = cls(path, request, [])
-        journal._write(dumps(request.model_dump(mode="json")) + b"\n")
+        first = dumps(request.model_dump(mode="json")) + b"\n"
+        journal = cls(path, request, len(first))
+        journal._write(first, before=0)
         return journal
 
     @classmethod
@@ -50,50 +65,90 @@ class Journal:
         kept = whole[: whole.rfind(b"\n") + 1]
         if len(kept) != len(whole):
             path.write_bytes(kept)
-        first, *rest = kept.splitlines()
-        request = RunRequest.model_validate_json(first)
-        return cls(path, request, [Entry(**json.loads(line)) for line in rest])
+        first, *rest = kept.splitlines(keepends=True)
+        journal = cls(path, RunRequest.model_validate_json(first), len(first))
+        for line in rest:
+            journal._note(Entry(**json.loads(line)), len(line))
+        if journal.ended:
+            journal.close()
+        return journal
+
+    def close(self) -> None:
+        """The run has ended: what it was asked need not be remembered any more."""
+        self.request = self.request.model_copy(update={"prompt": "", "past": []})
 
     @property
     def last_n(self) -> int:
-        return len(self._entries)
+        return len(self._ends) - 1
 
     @property
     def entries(self) -> Sequence[Entry]:
-        return self._entries
+        """All of them, read anew each time."""
+        return [Entry(**json.loads(line)) for line in self._read(0, self.last_n).splitlines()]
 
     @property
     def last_source(self) -> int:
         """The last message of sandbox-agent's stream that has become an event; 0 if none has."""
-        return max((entry.source for entry in self._entries if entry.source), default=0)
+        return self._last_source
 
     @property
     def ended(self) -> bool:
-        return bool(self._entries) and self._entries[-1].event["type"] in TURN_END_TYPES
+        return self._last_type in TURN_END_TYPES
+
+    def has(self, event_type: str) -> bool:
+        """Whether there is such an event."""
+        return event_type in self._types
 
     async def append(self, event: EventBase, source: int | None = None) -> None:
         request = self.request
         place = {"session_id": request.session_id, "turn_id": request.turn_id}
         placed = event.model_copy(update={**place, "at": datetime.now(UTC)})
         entry = Entry(self.last_n + 1, to_dict(placed), source)
-        self._write(dumps({"n": entry.n, "event": entry.event, "source": source}) + b"\n")
+        line = entry.line()
+        self._write(line, before=self._ends[-1])
         async with self._grown:
-            self._entries.append(entry)
+            self._note(entry, len(line))
             self._grown.notify_all()
+
+    def _note(self, entry: Entry, size: int) -> None:
+        self._ends.append(self._ends[-1] + size)
+        self._last_type = entry.event["type"]
+        self._types.add(self._last_type)
+        self._last_source = max(self._last_source, entry.source or 0)
 
     async def follow(self, after: int) -> AsyncIterator[bytes]:
         """Lines after number `after`, as they come, until the run has ended."""
         while True:
-            ready = b"".join(entry.line() for entry in self._entries[after:])
-            after = max(after, self.last_n)
-            if ready:
-                yield ready
+            while after < self.last_n:
+                upto = self._part(after)
+                try:
+                    part = self._read(after, upto)
+                except FileNotFoundError:  # its session is being deleted
+                    return
+                after = upto
+                yield part
             if self.ended:
                 return
             async with self._grown:
                 while self.last_n <= after:
                     await self._grown.wait()
 
-    def _write(self, data: bytes) -> None:
-        with self.path.open("ab") as file:
-            file.write(data)
+    def _part(self, after: int) -> int:
+        """The last line of the part that begins behind line `after`."""
+        upto = after + 1
+        while upto < self.last_n and self._ends[upto + 1] - self._ends[after] <= PART_BYTES:
+            upto += 1
+        return upto
+
+    def _read(self, after: int, upto: int) -> bytes:
+        begin, end = self._ends[after], self._ends[upto]
+        with self.path.open("rb") as file:
+            file.seek(begin)
+            return file.read(end - begin)
+
+    def _write(self, data: bytes, before: int) -> None:
+        """Raises: OSError; then the file is as it was `before`, a number of bytes."""
+        with self.path.open("ab", buffering=0) as file:
+            if file.write(data) != len(data):
+                file.truncate(before)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))

@@ -204,7 +204,7 @@ class Turn:
 
     async def _settle(self, end: events.EventBase) -> events.EventBase:
         """The barrier, also after a failure: what was done is proven or said not to be."""
-        if any(entry.event["type"] == "receipt" for entry in self._journal.entries):
+        if self._journal.has("receipt"):
             return end  # all that was missing when the sidecar died was the end itself
         self._save(phase="settling", end=events.to_dict(end))
         try:

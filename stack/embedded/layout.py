@@ -134,7 +134,7 @@ def _run_dir(settings: Settings) -> Path:
     # root's is closed to the boxes' uids
     if user != 0 and runtime is not None and runtime.is_dir():
         return runtime / f"holdfast-{tag}"
-    return Path(f"/tmp/holdfast-{user}-{tag}")
+    return Path(f"/tmp/holdfast-{user}-{tag}")  # noqa: S108 - see _own
 
 
 def _own(directory: Path, mode: int) -> None:

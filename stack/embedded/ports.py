@@ -139,7 +139,7 @@ def _pair_is_free(port: int) -> bool:
 def _choose(count: int) -> list[int]:
     chosen: set[int] = set()
     for _ in range(_ATTEMPTS):
-        port = random.randrange(_LOWEST, _HIGHEST)
+        port = random.randrange(_LOWEST, _HIGHEST)  # noqa: S311 - any will do
         if _pair_is_free(port):
             chosen.add(port)
         if len(chosen) == count:

@@ -132,7 +132,7 @@ def _flags(layout: Layout, ports: StorePorts, identities: Path) -> tuple[str, ..
 def _remove_sockets(ports: StorePorts) -> None:
     """weed puts a socket per gRPC port into /tmp and leaves some behind."""
     for port in asdict(ports).values():
-        for socket in Path("/tmp").glob(f"seaweedfs-*-grpc-{port + GRPC_OFFSET}.sock"):
+        for socket in Path("/tmp").glob(f"seaweedfs-*-grpc-{port + GRPC_OFFSET}.sock"):  # noqa: S108 - where weed puts them
             socket.unlink(missing_ok=True)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
+import tracemalloc
 import uuid
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 
 from contracts import events
 from contracts.bodies import RunRequest
-from sidecar.runs.journal import Journal
+from sidecar.runs.journal import PART_BYTES, Journal
 
 
 @pytest.fixture
@@ -72,3 +74,66 @@ async def test_every_event_carries_its_session_and_turn(
         event = json.loads(lines)["event"]
         assert event["session_id"] == str(request_.session_id)
         assert event["turn_id"] == str(request_.turn_id)
+
+
+async def test_what_is_remembered_of_a_run_does_not_grow_with_what_it_said(
+    tmp_path: Path, request_: RunRequest
+) -> None:
+    journal = Journal.create(tmp_path, request_.model_copy(update={"prompt": "p" * 100_000}))
+    text = "x" * 100_000
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(100):
+            await journal.append(events.Message(role="assistant", text=text))
+        await journal.append(events.TurnCompleted())
+        journal.close()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 200_000, "10 MB were said"
+    assert await collected(journal, 0) == list(range(1, 102))
+    assert journal.request.prompt == ""
+    assert Journal.load(journal.path).request.prompt == ""
+
+
+async def test_a_late_follower_gets_a_long_journal_in_parts(
+    tmp_path: Path, request_: RunRequest
+) -> None:
+    journal = Journal.create(tmp_path, request_)
+    for _ in range(30):
+        await journal.append(events.Message(role="assistant", text="x" * (PART_BYTES // 10)))
+    await journal.append(events.Message(role="assistant", text="y" * 2 * PART_BYTES))
+    await journal.append(events.TurnCompleted())
+    parts = [part async for part in journal.follow(0)]
+    assert len(parts) >= 4
+    assert all(len(part) <= PART_BYTES or part.count(b"\n") == 1 for part in parts)
+    assert b"".join(parts).count(b"\n") == 32
+
+
+async def test_a_line_that_did_not_fit_on_the_disk_leaves_no_trace(
+    tmp_path: Path, request_: RunRequest
+) -> None:
+    journal = Journal.create(tmp_path, request_)
+    await journal.append(events.Message(role="assistant", text="one"))
+    size = journal.path.stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, hard))
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            await journal.append(events.Message(role="assistant", text="z" * 1000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert journal.path.stat().st_size == size
+    await journal.append(events.TurnCompleted())
+    assert await collected(journal, 0) == [1, 2]
+    assert Journal.load(journal.path).last_n == 2
+
+
+async def test_a_follower_of_a_journal_that_was_removed_just_ends(
+    tmp_path: Path, request_: RunRequest
+) -> None:
+    journal = Journal.create(tmp_path, request_)
+    await journal.append(events.TurnCompleted())
+    journal.path.unlink()
+    assert await collected(journal, 0) == []
