@@ -53,7 +53,9 @@ def main() -> int:
         # never the input: it may be a secret
         for problem in error.errors(include_input=False, include_url=False):
             name = "_".join(str(part) for part in problem["loc"]).upper()
-            sys.stderr.write(f"HOLDFAST_{name}: {problem['msg']}\n")
+            # what is wrong with several of them together names them itself
+            named = f"HOLDFAST_{name}: " if name else ""
+            sys.stderr.write(f"{named}{problem['msg'].removeprefix('Value error, ')}\n")
         return 2
     logging.basicConfig(
         level=settings.log_level.upper(),

@@ -12,24 +12,40 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 
 from api import errors, openapi
-from api.auth import Gate
+from api.allowed import Allowed
+from api.audit import Audit, Audited
+from api.auth import Login, cookie_name
 from api.carrier import Carrier
 from api.db.migrate import migrate
 from api.db.notify import Listener
 from api.db.pool import Database, open_database
 from api.edits import Edits
 from api.errors import StrictJSONResponse
+from api.hosts import Hosts
 from api.ledger import Ledger
 from api.matrix import Matrix
 from api.middleware import BodyLimit, Surround
+from api.owner import OwnerToken
 from api.permissions import Permissions
 from api.pump import Limits
-from api.routes import events, files, invoke, matrix, page, permissions, sessions, system, turns
+from api.routes import (
+    events,
+    files,
+    invoke,
+    matrix,
+    page,
+    permissions,
+    sessions,
+    system,
+    tokens,
+    turns,
+)
 from api.services import Services
 from api.sessions import Sessions
 from api.settings import Settings
 from api.sidecar import open_sidecar
 from api.store import Stores, open_stores
+from api.tokens import Tokens
 from api.turns import Turns
 from contracts.errors import StoreUnavailable
 
@@ -53,7 +69,14 @@ async def open_services(settings: Settings, limits: Limits) -> AsyncIterator[Ser
         turns = Turns(database, sidecar, listener, carrier)
         ledger = Ledger(database, sidecar, limits.reconcile_every)
         matrix_runs = Matrix(database, sidecar, settings)
-        async with listener.serve(), carrier.serve(), ledger.serve(), matrix_runs.serve():
+        audit = Audit(database, settings.audit_days, settings.audit_rows)
+        async with (
+            listener.serve(),
+            carrier.serve(),
+            ledger.serve(),
+            matrix_runs.serve(),
+            audit.serve(),
+        ):
             yield Services(
                 database=database,
                 stores=stores,
@@ -65,6 +88,8 @@ async def open_services(settings: Settings, limits: Limits) -> AsyncIterator[Ser
                 matrix=matrix_runs,
                 edits=Edits(stores, sidecar, settings.upload_bytes),
                 permissions=Permissions(database, settings.permission_seconds),
+                tokens=Tokens(database),
+                audit=audit,
             )
 
 
@@ -102,12 +127,20 @@ def create_app(settings: Settings, limits: Limits | None = None) -> FastAPI:
         redirect_slashes=False,
         middleware=[
             Middleware(Surround),
-            Middleware(Gate, token=settings.api_token),
+            Middleware(Hosts, bound=settings.api_host, more=settings.allowed_hosts),
+            Middleware(
+                Login,
+                owner=OwnerToken.of(settings),
+                cookie=cookie_name(settings.sidecar_secret),
+            ),
+            Middleware(Audited),
+            Middleware(Allowed),
             Middleware(BodyLimit, uploads=settings.upload_bytes),
         ],
     )
     errors.install(app)
-    for module in (sessions, turns, permissions, events, files, invoke, matrix, system, page):
+    routes = (sessions, turns, permissions, events, files, invoke, matrix, system, tokens, page)
+    for module in routes:
         app.include_router(module.router)
     app.mount("/static", page.static)
     app.openapi = partial(openapi.describe, app)  # type: ignore[method-assign]

@@ -23,6 +23,7 @@ from uuid_utils.compat import uuid7
 from api.db import matrix
 from api.db.matrix import CellNews
 from api.db.pool import Database
+from api.owner import OwnerToken
 from api.settings import Settings
 from api.sidecar import Sidecar
 from contracts.bodies import CellState, MatrixCreate, MatrixRun, MatrixState
@@ -137,7 +138,7 @@ class Matrix:
         }
         order: dict[str, Any] = {
             "url": f"http://{host}:{settings.api_port}",
-            "token": settings.api_token.get_secret_value(),
+            "token": OwnerToken.of(settings).current().decode(),
             "store": store,
             "harnesses": harnesses,
             "providers": providers,

@@ -51,6 +51,7 @@ class Surround:
             await self._app(scope, receive, send)
             return
         request_id, started, status = uuid4().hex, time.perf_counter(), 0
+        scope.setdefault("state", {})["request_id"] = request_id
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -113,7 +114,7 @@ class BodyLimit:
         declared = Headers(scope=scope).get("content-length", "")
         if declared.isdecimal() and int(declared) > most:
             if int(declared) <= DRAIN_BYTES:
-                await _drain(receive)
+                await drain(receive)
             refused = TooLarge(_message(most), hint="Send less.")
             await error_response(refused, {"Connection": "close"})(scope, receive, send)
             return
@@ -126,7 +127,7 @@ class BodyLimit:
                 read += len(message.get("body", b""))
                 if read > most:
                     if message.get("more_body", False):
-                        await _drain(receive)
+                        await drain(receive)
                     # an HTTPException, because FastAPI turns any other into its own 400
                     raise HTTPException(413, _message(most), {"Connection": "close"})
             return message
@@ -142,7 +143,8 @@ def _message(most: int) -> str:
     return f"The body is larger than {most} bytes."
 
 
-async def _drain(receive: Receive) -> None:
+async def drain(receive: Receive) -> None:
+    """Read what is left of a body and throw it away, within bounds."""
     left = DRAIN_BYTES
     try:
         async with asyncio.timeout(DRAIN_SECONDS):

@@ -7,6 +7,7 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
+from api.audit import Audit
 from api.db.notify import Listener
 from api.db.pool import Database
 from api.edits import Edits
@@ -16,6 +17,7 @@ from api.permissions import Permissions
 from api.sessions import Sessions
 from api.sidecar import Sidecar
 from api.store import Stores
+from api.tokens import Tokens
 from api.turns import Turns
 
 
@@ -31,6 +33,8 @@ class Services:
     permissions: Permissions
     edits: Edits
     matrix: Matrix
+    tokens: Tokens
+    audit: Audit
 
 
 def of(request: Request) -> Services:

@@ -28,7 +28,7 @@ from contracts.bodies import (
     SessionPage,
     SessionPatch,
 )
-from contracts.errors import NoTurnRunning, SandboxNotFound, TurnRunning
+from contracts.errors import NoTurnRunning, SandboxNotFound, TooManySessions, TurnRunning
 
 # How long a delete waits for the running turn to end by itself before it is cut off.
 CANCEL_WITHIN = 20.0
@@ -49,12 +49,16 @@ class Sessions:
         self._sidecar = sidecar
         self._turns = turns
         self._carrier = carrier
+        self._most = settings.sessions_per_token
         self._defaults = Chosen(
             settings.default_harness, settings.default_provider, None, None, "auto"
         )
 
-    async def create(self, body: SessionCreate) -> Session:
-        """Raises: InvalidInput and what `choose` raises."""
+    async def create(self, body: SessionCreate, made_by: str) -> Session:
+        """A session of the token that is called `made_by`.
+
+        Raises: InvalidInput, TooManySessions, and what `choose` raises.
+        """
         storable("title", body.title)
         chosen = choose(body, self._defaults, await self._sidecar.capabilities())
         new = sessions.NewSession(
@@ -66,8 +70,15 @@ class Sessions:
             chosen.reasoning,
             chosen.permissions,
             chosen.durability,
+            made_by,
         )
-        async with self._database.connection() as conn:
+        async with self._database.transaction() as conn:
+            if await sessions.count_made_by(conn, made_by) >= self._most:
+                raise TooManySessions(
+                    f"The token {made_by!r} has made {self._most} sessions, which is the limit.",
+                    hint="Delete some of them, or raise HOLDFAST_SESSIONS_PER_TOKEN.",
+                    limit=self._most,
+                )
             return await sessions.insert(conn, new)
 
     async def get(self, session_id: UUID) -> Session:

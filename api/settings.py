@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from pathlib import Path
+from typing import Literal, Self
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from api.hosts import not_hosts
+
+MIN_TOKEN_CHARS = 16
 
 
 class Settings(BaseSettings):
@@ -13,7 +18,13 @@ class Settings(BaseSettings):
 
     api_host: str = "127.0.0.1"
     api_port: int = Field(8000, ge=1, le=65535)
-    api_token: SecretStr = Field(min_length=16)
+    api_token: SecretStr | None = Field(None, min_length=MIN_TOKEN_CHARS)
+    # wins over the token itself, and may be replaced while the api runs
+    api_token_file: Path | None = None
+    allowed_hosts: str = ""
+    sessions_per_token: int = Field(10_000, ge=1)
+    audit_days: float = Field(90.0, gt=0, le=36_500)
+    audit_rows: int = Field(1_000_000, ge=1)
     # may carry a password
     database_url: SecretStr
     sidecar_url: str
@@ -28,3 +39,26 @@ class Settings(BaseSettings):
     upload_bytes: int = Field(1 << 30, ge=0)
     permission_seconds: float = Field(3600.0, gt=0)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _are_hosts(cls, given: str) -> str:
+        if wrong := not_hosts(given):
+            raise ValueError(f"{wrong[0]!r} is no host; name or name:port, with commas between")
+        return given
+
+    @model_validator(mode="after")
+    def _has_a_token(self) -> Self:
+        if self.api_token_file is None:
+            if self.api_token is None:
+                raise ValueError("HOLDFAST_API_TOKEN or HOLDFAST_API_TOKEN_FILE must be set")
+            return self
+        try:
+            token = self.api_token_file.read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise ValueError(f"HOLDFAST_API_TOKEN_FILE cannot be read: {error.strerror}") from None
+        if len(token) < MIN_TOKEN_CHARS:
+            raise ValueError(
+                f"HOLDFAST_API_TOKEN_FILE has no token of at least {MIN_TOKEN_CHARS} characters"
+            )
+        return self

@@ -19,6 +19,7 @@ from client.matrix_runs import MatrixRuns
 from client.permissions import Permissions
 from client.receipts import Difference, check_manifest, differences
 from client.sessions import Id, Sessions, Turns
+from client.tokens import Tokens
 from client.wire import Wire, build
 from contracts import errors
 from contracts.bodies import (
@@ -68,6 +69,7 @@ class Holdfast:
         self.files = Files(self._wire)
         self.live = Live(self._wire)
         self.matrix = MatrixRuns(self._wire)
+        self.tokens = Tokens(self._wire)
 
     @classmethod
     def from_env(cls) -> Self:

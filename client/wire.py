@@ -38,6 +38,7 @@ HTTPX_ERRORS: tuple[tuple[type[Exception], type[errors.HoldfastError], str], ...
 BY_STATUS: Mapping[int, type[errors.HoldfastError]] = {
     400: errors.BadRequest,
     401: errors.Unauthenticated,
+    403: errors.Forbidden,
     404: errors.NotFound,
     409: errors.Conflict,
     413: errors.TooLarge,

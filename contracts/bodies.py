@@ -95,6 +95,7 @@ class Session(Body):
     bytes: int | None = None
     last_turn: LastTurn | None = None
     match: Match | None = None  # of a search
+    made_by: str = "owner"  # the name of the token that made it
 
 
 class SessionPage(Body):
@@ -520,6 +521,62 @@ class MatrixRun(Body):
 
 class MatrixRunList(Body):
     runs: list[MatrixRun]
+
+
+# In this order each may do what the one before it may.
+Role = Literal["read", "run", "admin"]
+
+
+class Me(Body):
+    """Who asks, as the api knows it."""
+
+    name: str
+    role: Role
+
+
+class TokenCreate(Asked):
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")
+    role: Role
+
+
+class TokenBody(Body):
+    """A named token, without what it is."""
+
+    name: str
+    role: Role
+    created_at: datetime
+    created_by: str
+
+
+class NewToken(TokenBody):
+    """The one time that a token is told: only a hash of it is kept."""
+
+    token: str
+
+
+class TokenList(Body):
+    tokens: list[TokenBody]
+
+
+class AuditEntry(Body):
+    """One request that changed something, or was not allowed to. `subject` is what of the session
+    or of the stack it was about: a turn, a path, a token."""
+
+    id: int
+    at: datetime
+    name: str
+    role: Role
+    client: str
+    action: str
+    session_id: UUID | None
+    subject: str
+    status: int
+    request_id: str
+
+
+class AuditPage(Body):
+    entries: list[AuditEntry]
+    next_cursor: str | None = None
 
 
 class Health(Body):

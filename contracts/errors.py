@@ -9,6 +9,8 @@ HoldfastError
 │   └── UnsupportedChoice       a combination that cannot work
 ├── Unauthenticated (401)
 ├── Forbidden (403)
+│   ├── RoleTooSmall            carries the role that is needed
+│   ├── CrossOrigin             a page of another origin used the login
 │   └── EngineCallRefused       the engine proxy does not let it through
 ├── NotFound (404)
 │   ├── SessionNotFound
@@ -17,16 +19,20 @@ HoldfastError
 │   ├── FileNotFound
 │   ├── PermissionNotFound
 │   ├── MatrixRunNotFound
+│   ├── TokenNotFound
 │   └── SandboxNotFound
 ├── Conflict (409)
 │   ├── TurnRunning             carries the running turn's id
 │   ├── NoTurnRunning
 │   ├── AlreadyAnswered         carries who answered, and what
 │   ├── FileExists
+│   ├── TokenExists
 │   ├── WorkspaceMounted        change it through its mount, not behind its back
 │   └── StaleEpoch              somebody else holds the session's lease by now
 ├── TooLarge (413)
 ├── RangeNotSatisfiable (416)
+├── HostNotAllowed (421)        a name that this api does not answer to
+├── TooManySessions (429)
 ├── Unavailable (503)           a part of the stack that does not answer
 │   ├── DatabaseUnavailable
 │   ├── StoreUnavailable
@@ -118,6 +124,14 @@ class Forbidden(HoldfastError):
     code, status = "forbidden", 403
 
 
+class RoleTooSmall(Forbidden):
+    code = "role_too_small"
+
+
+class CrossOrigin(Forbidden):
+    code = "cross_origin"
+
+
 class EngineCallRefused(Forbidden):
     code = "engine_call_refused"
 
@@ -150,6 +164,10 @@ class PermissionNotFound(NotFound):
     code = "permission_not_found"
 
 
+class TokenNotFound(NotFound):
+    code = "token_not_found"
+
+
 class SandboxNotFound(NotFound):
     code = "sandbox_not_found"
 
@@ -178,6 +196,10 @@ class FileExists(Conflict):
     code = "file_exists"
 
 
+class TokenExists(Conflict):
+    code = "token_exists"
+
+
 class StaleEpoch(Conflict):
     code = "stale_epoch"
 
@@ -188,6 +210,14 @@ class TooLarge(HoldfastError):
 
 class RangeNotSatisfiable(HoldfastError):
     code, status = "range_not_satisfiable", 416
+
+
+class HostNotAllowed(HoldfastError):
+    code, status = "host_not_allowed", 421
+
+
+class TooManySessions(HoldfastError):
+    code, status = "too_many_sessions", 429
 
 
 class Unavailable(HoldfastError):

@@ -3,7 +3,8 @@
 Runs as root in a container of its own, before everything else, with a volume per reader mounted
 below /secrets. What is there stays: a second start changes nothing, unless a token was given. Keys
 that .env gives are handed on, and taken back when it gives them no more. The files are named as the
-settings that they are, so that the services read them by themselves.
+settings that they are, so that the services read them by themselves. With the word `rotate` it only
+replaces the api's token.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import sys
 from pathlib import Path
 
 SECRETS = Path("/secrets")
@@ -107,6 +109,16 @@ def make_secrets() -> None:
     write(sidecar / "holdfast_docker_stack", stack, HOLDFAST)
 
 
+def rotate_token() -> None:
+    """A new token for the api, which takes it with its next request."""
+    if given("api_token"):
+        sys.exit(
+            "HOLDFAST_API_TOKEN says which token the stack has: change it in .env, then\n"
+            "docker compose up -d --force-recreate init"
+        )
+    write(SECRETS / "api" / "holdfast_api_token", secrets.token_urlsafe(32), HOLDFAST)
+
+
 def s3_identities(access: str, secret: str) -> str:
     return _identity("admin", access, secret, ("Admin", "Read", "Write", "List", "Tagging"))
 
@@ -121,6 +133,9 @@ def _identity(name: str, access: str, secret: str, actions: tuple[str, ...]) -> 
 
 
 def main() -> None:
+    if sys.argv[1:] == ["rotate"]:
+        rotate_token()
+        return
     for name, (owner, mode) in OWNED.items():
         path = Path(name)
         path.mkdir(exist_ok=True)

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import hmac
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 
 from contracts.errors import (
     HoldfastError,
     InvalidInput,
     NotFound,
     StoreUnavailable,
-    Unauthenticated,
 )
 from sidecar import routes, wiring
+from sidecar.api_only import ApiOnly
 from sidecar.boxhost import client as boxhost
 from sidecar.boxhost.contract import Host
 from sidecar.boxhost.in_process import HostParts, OwnHost
@@ -71,16 +71,16 @@ def create_app(settings: Settings) -> FastAPI:
                 app.state.manifests = manifests
                 yield
 
-    async def authenticate(request: Request) -> None:
-        given = request.headers.get("authorization", "")
-        wanted = f"Bearer {settings.sidecar_secret.get_secret_value()}"
-        if not hmac.compare_digest(given.encode(), wanted.encode()):
-            raise Unauthenticated("the sidecar answers its api only")
-
-    app = FastAPI(title="Holdfast sidecar", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Holdfast sidecar",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        middleware=[Middleware(ApiOnly, secret=settings.sidecar_secret)],
+    )
     app.state.settings = settings
     app.include_router(routes.open_router)
-    app.include_router(routes.router, dependencies=[Depends(authenticate)])
+    app.include_router(routes.router)
     _render_errors(app)
     return app
 

@@ -48,7 +48,11 @@ class Settings(BaseSettings):
 
     api_host: str = "127.0.0.1"
     api_port: int = Field(8000, ge=1, le=65535)
-    api_token: SecretStr | None = None
+    api_token: SecretStr | None = Field(None, min_length=16)
+    allowed_hosts: str | None = None
+    sessions_per_token: int | None = Field(None, ge=1)
+    audit_days: float | None = Field(None, gt=0, le=36_500)
+    audit_rows: int | None = Field(None, ge=1)
 
     default_harness: str = "claude"
     default_provider: str = "local"

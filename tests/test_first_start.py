@@ -78,6 +78,30 @@ def test_a_given_token_wins_and_nothing_given_keeps_it(
     assert contents(tmp_path)["api/holdfast_api_token"] == "a token of my own\n"
 
 
+def test_a_rotated_token_is_the_apis_alone_and_nothing_else_changes(
+    first_start: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first_start.make_secrets()
+    before = contents(tmp_path)
+    monkeypatch.setattr("sys.argv", ["first_start.py", "rotate"])
+    first_start.main()
+    after = contents(tmp_path)
+    assert {name for name in before if before[name] != after[name]} == {"api/holdfast_api_token"}
+    assert len(after["api/holdfast_api_token"].strip()) >= 43
+    made = (tmp_path / "api" / "holdfast_api_token").stat()
+    assert (made.st_mode & 0o777, made.st_uid) == (0o400, 1000)
+    first_start.make_secrets()
+    assert contents(tmp_path) == after
+
+
+def test_a_token_that_is_given_is_not_rotated(first_start: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "given" / "api_token").write_text("a token of my own\n")
+    first_start.make_secrets()
+    with pytest.raises(SystemExit, match="HOLDFAST_API_TOKEN"):
+        first_start.rotate_token()
+    assert contents(tmp_path)["api/holdfast_api_token"] == "a token of my own\n"
+
+
 def test_a_key_from_the_environment_goes_to_its_one_reader_and_goes_again_with_it(
     first_start: ModuleType, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ class NewSession:
     reasoning: str | None
     permissions: Permissions
     durability: Durability = "mount"
+    made_by: str = "owner"
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,9 @@ class Removed:
 
 
 INSERT = """
-INSERT INTO sessions (id, title, harness, provider, model, reasoning, permissions, durability)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+INSERT INTO sessions
+    (id, title, harness, provider, model, reasoning, permissions, durability, made_by)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 """
 
 
@@ -63,17 +65,30 @@ async def insert(conn: Connection, new: NewSession) -> Session:
         new.reasoning,
         new.permissions,
         new.durability,
+        new.made_by,
     )
     session = await get(conn, new.id)
     assert session is not None
     return session
 
 
+# Until the transaction ends: two at once would both count what was there before them.
+ONE_MAKER = "SELECT pg_advisory_xact_lock(hashtextextended('holdfast sessions of ' || $1, 0))"
+COUNT_MADE_BY = "SELECT count(*) FROM sessions WHERE made_by = $1"
+
+
+async def count_made_by(conn: Connection, name: str) -> int:
+    """How many sessions a token has made that are still there; none are made meanwhile."""
+    await conn.execute(ONE_MAKER, name)
+    return int(await conn.fetchval(COUNT_MADE_BY, name))
+
+
 # What a session is like: `t` is the turn that runs, `l` the newest that runs or ran, `e` the
 # newest that has ended, `r` the newest that has a receipt.
 ROW = """
 SELECT s.id, s.title, s.harness, s.provider, s.model, s.reasoning, s.permissions,
-       s.durability, s.archived, s.created_at, s.updated_at, s.last_seq, t.id AS running_turn,
+       s.durability, s.archived, s.created_at, s.updated_at, s.last_seq, s.made_by,
+       t.id AS running_turn,
        e.durable, w.waiting,
        (SELECT count(*) FROM turns q WHERE q.session_id = s.id AND q.state = 'queued') AS queued,
        (r.receipt ->> 'files')::bigint AS files, (r.receipt ->> 'bytes')::bigint AS bytes,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 
+from api.auth import about, caller_of
 from api.follow import Span, ndjson_stream
 from api.routes.events import NDJSON
 from api.services import Services, Use
@@ -26,16 +27,18 @@ STEER_WITHIN = 60.0
     response_class=StreamingResponse,
     responses={200: {"description": "The turn's events.", "content": {NDJSON: {}}}},
 )
-async def invoke(body: InvokeRequest, services: Use) -> StreamingResponse:
+async def invoke(body: InvokeRequest, services: Use, request: Request) -> StreamingResponse:
     """Stream one turn's events as NDJSON until its end; hanging up detaches, the turn goes on.
 
     With a prompt: send (`force` false; 409 when a turn runs) or steer (`force` true: cancel the
     running turn first). Without one: cancel (`force` false) or attach (`force` true).
     """
+    about(request, body.session_id)
     prompt = last_prompt(body)
     if prompt is not None:
         check_prompt(prompt)  # before a session is made for it
-        session = await _session(body, services)
+        session = await _session(body, services, caller_of(request).name)
+        about(request, session.id)
         if body.force:
             await _make_way(session, services)
         turn = await services.turns.start(session.id, prompt, body.data.parameters)
@@ -55,11 +58,11 @@ async def invoke(body: InvokeRequest, services: Use) -> StreamingResponse:
     return _stream(services, session.id, turn.id, turn.last_seq)
 
 
-async def _session(body: InvokeRequest, services: Services) -> Session:
+async def _session(body: InvokeRequest, services: Services, made_by: str) -> Session:
     if body.session_id is not None:
         return await services.sessions.get(body.session_id)
     asked = body.data.parameters.model_dump(include=set(Choices.model_fields))
-    return await services.sessions.create(SessionCreate(**asked))
+    return await services.sessions.create(SessionCreate(**asked), made_by)
 
 
 async def _make_way(session: Session, services: Services) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Literal
 from uuid import UUID
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 
+from api.auth import about, caller_of
 from api.choices import storable
 from api.db.search import sought
 from api.db.sessions import Wanted
@@ -27,9 +28,11 @@ router = APIRouter(prefix="/sessions", tags=["sessions"])
 
 
 @router.post("", status_code=201)
-async def create_session(body: SessionCreate, services: Use) -> Session:
+async def create_session(body: SessionCreate, services: Use, request: Request) -> Session:
     """Make a session; what is left out is the stack's default."""
-    return await services.sessions.create(body)
+    session = await services.sessions.create(body, caller_of(request).name)
+    about(request, session.id)
+    return session
 
 
 @router.get("")

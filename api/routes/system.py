@@ -30,6 +30,7 @@ async def readiness(services: Use, response: Response) -> Readiness:
             "database": group.create_task(_told(services.database.check)),
             "store": group.create_task(_told(services.stores.check)),
             "sidecar": group.create_task(_told(services.sidecar.check)),
+            "audit": group.create_task(_told(services.audit.check)),
         }
     parts = {name: task.result() for name, task in tasks.items()}
     ready = all(told == "ok" for told in parts.values())

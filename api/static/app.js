@@ -1,6 +1,7 @@
 // The page: three columns, the dialogs, the keyboard.
 
 import { link } from "./api.js";
+import { bar, refreshMe } from "./me.js";
 import { attempt, cancelTurn, dismiss, navigate, refreshAll, refreshList, state, update, useUpdates } from "./state.js";
 import { Conversation, titleOf } from "./ui/conversation.js";
 import { Dialogs } from "./ui/dialogs.js";
@@ -47,8 +48,8 @@ const Welcome = () => html`<main class="welcome">
   <h1>Sessions that hold fast</h1>
   <p>Kill the sandbox at any moment, carry on in another one, with another harness: the files and the conversation are still there, with proof. Every turn ends with a receipt.</p>
   <p class="buttons center">
-    <button type="button" class="primary" onClick=${() => update({ demo: true })}><${Icon} name="play" /> Show me</button>
-    <button type="button" class="wide-only" onClick=${() => update({ dialog: { kind: "new" } })}><${Icon} name="plus" /> New session</button>
+    <button type="button" class="primary" onClick=${() => update({ demo: true })} ...${bar()}><${Icon} name="play" /> Show me</button>
+    <button type="button" class="wide-only" onClick=${() => update({ dialog: { kind: "new" } })} ...${bar()}><${Icon} name="plus" /> New session</button>
     <a class="button" href="#/matrix"><${Icon} name="grid" /> Matrix</a></p>
 </main>`;
 
@@ -62,7 +63,7 @@ const Toasts = () => html`<div class="toasts" role="status" aria-live="polite">$
 function onKey(event) {
   if (event.key === "." && (event.ctrlKey || event.metaKey)) {
     const turn = state.session?.running_turn ?? state.transcript?.fold.running?.id;
-    if (turn) attempt(() => cancelTurn(state.session.id, turn));
+    if (turn && !bar().disabled) attempt(() => cancelTurn(state.session.id, turn));
     return event.preventDefault();
   }
   if (event.ctrlKey || event.metaKey || event.altKey || state.dialog || state.preview) return;
@@ -72,7 +73,7 @@ function onKey(event) {
   }
   const focus = (selector) => requestAnimationFrame(() => document.querySelector(selector)?.focus());
   const acts = {
-    n: () => update({ dialog: { kind: "new" } }),
+    n: () => bar().disabled || update({ dialog: { kind: "new" } }),
     "/": () => { update({ pane: "sessions" }); focus("#search"); },
     c: () => { update({ pane: "conversation" }); focus("#prompt"); },
     f: () => { update({ pane: "files" }); focus(".rows button, .files button"); },
@@ -88,5 +89,6 @@ window.addEventListener("hashchange", navigate);
 setInterval(() => document.hidden || !link.up || refreshList(), LIST_EVERY);
 document.addEventListener("visibilitychange", () => document.hidden || refreshList());
 render(html`<${App} />`, document.getElementById("app"));
+refreshMe();
 refreshAll();
 navigate();

@@ -6,6 +6,7 @@ import { useEffect, useState } from "./vendor/preact-11.2.0-htm-3.1.1.js";
 
 export const state = {
   route: { page: "home", sid: null, seq: null },
+  me: null, // whose login this is: name and role
   capabilities: null,
   capabilitiesError: null,
   sessions: [],

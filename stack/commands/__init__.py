@@ -9,7 +9,7 @@ def register(app: typer.Typer) -> None:
     """Adds the user commands to the root app."""
     # Here and not above: matrix_test itself uses this package's terminal.
     import matrix_test
-    from stack.commands import files, run, sessions, turns
+    from stack.commands import files, run, sessions, tokens, turns
 
     app.command("new")(sessions.new)
     app.command("run")(run.run)
@@ -23,4 +23,6 @@ def register(app: typer.Typer) -> None:
     app.command("kill")(sessions.kill)
     app.command("destroy")(sessions.destroy)
     app.command("rm")(sessions.rm)
+    app.command("audit")(tokens.audit)
+    app.add_typer(tokens.tokens, name="token")
     app.command("matrix")(matrix_test.matrix)

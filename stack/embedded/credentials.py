@@ -32,6 +32,19 @@ def load_credentials(layout: Layout, settings: Settings) -> Credentials:
     return Credentials(token, sidecar, gateway, access, secret)
 
 
+def kept_token(layout: Layout) -> SecretStr | None:
+    """The stack's own token as it is now; None when there is none yet."""
+    found = _found(layout.token)
+    return SecretStr(found) if found else None
+
+
+def rotate_token(layout: Layout) -> SecretStr:
+    """Replace the stack's own token; a running api takes the new one with its next request."""
+    fresh = SecretStr(secrets.token_urlsafe(_BYTES))
+    write_private(layout.token, fresh.get_secret_value() + "\n")
+    return fresh
+
+
 def write_s3_identities(path: Path, credentials: Credentials) -> None:
     """The configuration that gives SeaweedFS its one administrator."""
     key = {
@@ -54,15 +67,17 @@ def _secret(path: Path, given: SecretStr | None) -> SecretStr:
     if given is not None:
         write_private(path, given.get_secret_value() + "\n")
         return given
-    try:
-        found = path.read_text(encoding="utf-8").strip()
-    except OSError:
-        found = ""
-    if not found:
-        found = secrets.token_urlsafe(_BYTES)
+    found = _found(path) or secrets.token_urlsafe(_BYTES)
     # written again even when found: its mode may have been changed
     write_private(path, found + "\n")
     return SecretStr(found)
+
+
+def _found(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
 
 
 def _s3_key(layout: Layout) -> tuple[SecretStr, SecretStr]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from stack.embedded import postgres, seaweedfs
-from stack.embedded.credentials import Credentials
+from stack.embedded.credentials import Credentials, kept_token
 from stack.embedded.layout import Layout
 from stack.embedded.part import Hook, Part
 from stack.embedded.ports import LOOPBACK, StorePorts
@@ -85,21 +85,29 @@ def sidecar_part(wiring: Wiring) -> Part:
 
 def api_part(wiring: Wiring) -> Part:
     settings, layout = wiring.settings, wiring.layout
-    token = wiring.credentials.api_token.get_secret_value()
     env = _python() | {
         "HOLDFAST_API_HOST": settings.api_host,
         "HOLDFAST_API_PORT": str(settings.api_port),
-        "HOLDFAST_API_TOKEN": token,
+        # the file and not what is in it: `holdfast token rotate` replaces it under a running api
+        "HOLDFAST_API_TOKEN_FILE": str(layout.token),
         "HOLDFAST_DATABASE_URL": postgres.database_url(layout),
         "HOLDFAST_SIDECAR_URL": f"unix:{layout.sidecar_socket}",
         "HOLDFAST_SIDECAR_SECRET": wiring.credentials.sidecar_secret.get_secret_value(),
         **_given("HOLDFAST_PERMISSION_SECONDS", settings.permission_seconds),
         **_given("HOLDFAST_UPLOAD_BYTES", settings.upload_bytes),
+        **_given("HOLDFAST_ALLOWED_HOSTS", settings.allowed_hosts),
+        **_given("HOLDFAST_SESSIONS_PER_TOKEN", settings.sessions_per_token),
+        **_given("HOLDFAST_AUDIT_DAYS", settings.audit_days),
+        **_given("HOLDFAST_AUDIT_ROWS", settings.audit_rows),
         **_shared(wiring),
     }
 
     async def is_ready(_pid: int) -> bool:
-        bearer = {"Authorization": f"Bearer {token}"}
+        # read anew: it may have been rotated since the stack was started
+        token = kept_token(layout)
+        if token is None:
+            return False
+        bearer = {"Authorization": f"Bearer {token.get_secret_value()}"}
         return await answers(f"{settings.url}/readyz", headers=bearer)
 
     return Part(

@@ -20,7 +20,7 @@ from api.app import create_app
 from api.db.notify import Listener
 from api.pump import Limits
 from api.settings import Settings
-from contracts.bodies import Session, Turn
+from contracts.bodies import Role, Session, Turn
 from tests.api.fault_injector import SECRET, FaultInjector
 from tests.services import SeaweedFS, until
 
@@ -101,6 +101,18 @@ class Api:
         answer = await self.http.get(f"/sessions/{sid}/events", params={"after": after})
         assert answer.status_code == 200, answer.text
         return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def client_of(api: Api, token: str | None) -> httpx.AsyncClient:
+    """Another client than the owner's; without a token, a browser that has not logged in."""
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    return httpx.AsyncClient(base_url=api.url, headers=headers, timeout=30.0, trust_env=False)
+
+
+async def new_token(api: Api, name: str, role: Role) -> str:
+    answer = await api.http.post("/tokens", json={"name": name, "role": role})
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["token"])
 
 
 def assert_error(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:

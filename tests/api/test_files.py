@@ -228,7 +228,7 @@ async def test_a_path_that_no_client_would_send_is_refused_too(api: Api) -> None
     for path in (f"/sessions/{sid}/files/a/../../../x", f"/sessions/{sid}/files/../turns"):
         reader, writer = await asyncio.open_connection(address.host, address.port)
         writer.write(
-            f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+            f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
             f"Authorization: Bearer {TOKEN}\r\n\r\n".encode()
         )
         async with asyncio.timeout(10):

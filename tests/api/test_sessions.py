@@ -149,7 +149,7 @@ async def test_readiness_names_every_part(api: Api) -> None:
     assert answer.status_code == 200
     assert answer.json() == {
         "ready": True,
-        "parts": {"database": "ok", "store": "ok", "sidecar": "ok"},
+        "parts": {"database": "ok", "store": "ok", "sidecar": "ok", "audit": "ok"},
     }
 
 

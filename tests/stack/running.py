@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,12 +60,14 @@ class Place:
         state = self.state
         return state.phase if state is not None and is_running(state.supervisor) else None
 
-    def command(self, *words: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+    def command(
+        self, *words: str, seconds: float = 120, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run `holdfast` to its end."""
         return subprocess.run(
             (sys.executable, "-m", "stack.cli", *words),
             cwd=ROOT,
-            env=self.environment,
+            env={**self.environment, **(env or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -105,8 +107,16 @@ def wait(condition: Callable[[], bool], seconds: float) -> None:
 
 def processes_of(place: Place) -> list[str]:
     """Command lines of everything that runs for this stack: by its environment or arguments."""
+    return list(_found(place).values())
+
+
+def pids_of(place: Place) -> list[int]:
+    return list(_found(place))
+
+
+def _found(place: Place) -> dict[int, str]:
     mark = bytes(place.home)
-    found = []
+    found = {}
     for directory in Path("/proc").glob("[0-9]*"):
         try:
             argv = (directory / "cmdline").read_bytes()
@@ -114,5 +124,5 @@ def processes_of(place: Place) -> list[str]:
         except OSError:
             continue
         if argv and (mark in argv or mark in environment):
-            found.append(argv.replace(b"\0", b" ").decode("utf-8", "replace"))
+            found[int(directory.name)] = argv.replace(b"\0", b" ").decode("utf-8", "replace")
     return found

@@ -2,6 +2,7 @@
 
 import { post, request } from "../api.js";
 import { shown } from "../lib/text.js";
+import { bar } from "../me.js";
 import { attempt, cancelTurn, refreshQueue, refreshSession, startTurn, state } from "../state.js";
 import { html, useState } from "../vendor/preact-11.2.0-htm-3.1.1.js";
 import { Icon, IconButton } from "./parts.js";
@@ -50,8 +51,8 @@ export function Composer({ session, transcript }) {
 
   return html`<form class="composer" onSubmit=${(e) => { e.preventDefault(); send(running ? "queue" : "send"); }} aria-label="Next turn">
     <${Queue} session=${session} />
-    <textarea id="prompt" rows="2" aria-label="Prompt" placeholder=${running ? "Queue the next prompt, or steer this turn" : "What shall the agent do?"}
-      value=${text} onInput=${(e) => write(e.target.value)} onKeyDown=${onKeyDown}></textarea>
+    <textarea id="prompt" rows="2" aria-label="Prompt" placeholder=${bar().title ?? (running ? "Queue the next prompt, or steer this turn" : "What shall the agent do?")}
+      value=${text} onInput=${(e) => write(e.target.value)} onKeyDown=${onKeyDown} ...${bar()}></textarea>
     <div class="composer-row">
       <div class="composer-choices">
         <${Select} label="Harness" value=${choice.harness} onChange=${pick("harness")} options=${state.capabilities?.harnesses.map((each) => ({ value: each.name, text: each.title })) ?? [{ value: choice.harness, text: choice.harness }]} />
@@ -62,9 +63,9 @@ export function Composer({ session, transcript }) {
           options=${[{ value: "", text: "Reasoning" }, ...harness.efforts.map((each) => ({ value: each, text: each }))]} />`}
       </div>
       <div class="composer-buttons">
-        ${running && html`<button type="button" class="stop" onClick=${stop} title="Stop the turn (Ctrl+.)"><${Icon} name="stop" /> Stop</button>
-          <button type="button" disabled=${!text.trim() || busy} onClick=${() => send("steer")} title="Stop the turn and go on with this (Ctrl+Enter)">Steer</button>`}
-        <button class="primary" disabled=${!text.trim() || busy} title=${running ? "Runs after this turn (Enter)" : "Enter sends, Shift+Enter is a new line"}>
+        ${running && html`<button type="button" class="stop" onClick=${stop} title="Stop the turn (Ctrl+.)" ...${bar()}><${Icon} name="stop" /> Stop</button>
+          <button type="button" disabled=${!text.trim() || busy} onClick=${() => send("steer")} title="Stop the turn and go on with this (Ctrl+Enter)" ...${bar()}>Steer</button>`}
+        <button class="primary" disabled=${!text.trim() || busy} title=${running ? "Runs after this turn (Enter)" : "Enter sends, Shift+Enter is a new line"} ...${bar()}>
           <${Icon} name="send" /> ${running ? "Queue" : "Send"}</button>
       </div>
     </div>
@@ -98,5 +99,5 @@ function Queue({ session }) {
   });
   return html`<ol class="queue" aria-label="Queued turns">${queued.map((turn) => html`<li>
     <span class="tag">queued</span> <span class="queue-text" dir="auto">${shown(turn.prompt.slice(0, 200))}</span> <span class="meta">${turn.harness}</span>
-    <${IconButton} icon="close" label="Take out of the queue" onClick=${drop(turn)} /></li>`)}</ol>`;
+    <${IconButton} icon="close" label="Take out of the queue" onClick=${drop(turn)} ...${bar()} /></li>`)}</ol>`;
 }

@@ -3,6 +3,7 @@
 import { link } from "../api.js";
 import { safety } from "../lib/lifecycle.js";
 import { ago, count, shown } from "../lib/text.js";
+import { bar } from "../me.js";
 import { attempt, go, patchSession, reload, state, update } from "../state.js";
 import { html, useRef, useState } from "../vendor/preact-11.2.0-htm-3.1.1.js";
 import { Composer } from "./composer.js";
@@ -40,7 +41,7 @@ function Head({ session, transcript }) {
   return html`<header class="head">
     <div class="head-title">
       ${name === null
-        ? html`<h1 dir="auto" title="Rename" onDblClick=${() => setName(session.title)}>${shown(titleOf(session))}</h1>`
+        ? html`<h1 dir="auto" title=${bar().title ?? "Rename"} onDblClick=${() => bar().disabled || setName(session.title)}>${shown(titleOf(session))}</h1>`
         : html`<form onSubmit=${save}><input aria-label="Title" maxlength="200" value=${name} autofocus ref=${(el) => el && document.activeElement !== el && el.focus()}
             onInput=${(e) => setName(e.target.value)} onBlur=${save} onKeyDown=${(e) => e.key === "Escape" && setName(null)} /></form>`}
       <${Menu} label="Session menu" items=${[
@@ -109,6 +110,6 @@ function Start({ session }) {
   };
   return html`<${Empty} title="What shall the agent do?">
     <p>${session.harness} runs in a sandbox on ${session.provider}. Its files are kept in the store: each turn ends with a receipt that proves it.</p>
-    <p class="buttons center">${EXAMPLES.map(([name, text]) => html`<button type="button" onClick=${fill(text)}>${name}</button>`)}</p>
+    <p class="buttons center">${EXAMPLES.map(([name, text]) => html`<button type="button" onClick=${fill(text)} ...${bar()}>${name}</button>`)}</p>
   <//>`;
 }

@@ -2,6 +2,7 @@
 
 import { get, post } from "../api.js";
 import { ago, bytes, clock, count, shown } from "../lib/text.js";
+import { bar } from "../me.js";
 import { attempt, createSession, deleteSession, go, refreshCapabilities, refreshSandbox, state, toast, update } from "../state.js";
 import { html, useEffect, useState } from "../vendor/preact-11.2.0-htm-3.1.1.js";
 import { titleOf } from "./conversation.js";
@@ -128,7 +129,7 @@ function Sandboxes() {
       <tbody>${told.sandboxes.map((box) => html`<tr><td><button class="link" onClick=${() => go(`#/s/${box.session_id}`)}>${shown(box.title || box.session_id.slice(-8))}</button></td><td>${box.provider}</td>
         <td>${box.in_use ? html`<span class="tone-warn">in a turn</span>` : box.state}</td><td>${ago(box.created_at)}</td><td>${bytes(box.memory)}</td>
         <td>${box.warm_until ? clock(box.warm_until) : ""}</td>
-        <td class="buttons"><button onClick=${act("kill", box)}>Kill</button><button disabled=${box.in_use} onClick=${act("destroy", box)}>Destroy</button></td></tr>`)}</tbody></table></div>`}
+        <td class="buttons"><button onClick=${act("kill", box)} ...${bar()}>Kill</button><button disabled=${box.in_use} onClick=${act("destroy", box)} ...${bar()}>Destroy</button></td></tr>`)}</tbody></table></div>`}
     <p class=${told.leaks.length ? "tone-bad" : "meta"}>${told.leaks.length ? `${count(told.leaks.length, "leak")}: sandboxes that nothing answers for` : "No leaks: nothing lives that nothing answers for."}</p>
     ${told.leaks.length > 0 && html`<ul class="plain-list">${told.leaks.map((leak) => html`<li>${leak.provider} <code>${leak.sandbox_id}</code>: ${leak.reason}</li>`)}</ul>`}`}
   <//>`;

@@ -2,6 +2,7 @@
 
 import { post, query, remove, request } from "../api.js";
 import { bytes, count, inUrl, shown } from "../lib/text.js";
+import { bar, reason } from "../me.js";
 import { attempt, state, toast, update } from "../state.js";
 import { Tree } from "../tree.js";
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact-11.2.0-htm-3.1.1.js";
@@ -38,6 +39,7 @@ export function Files({ sid }) {
   const drop = async (event) => {
     event.preventDefault();
     setOver(false);
+    if (bar().disabled) return toast(reason(), "bad");
     await upload(sid, folder, await dropped(event.dataTransfer));
     changed();
   };
@@ -128,11 +130,11 @@ function Toolbar({ sid, live, selected, folder, changed, clear }) {
     : `${fileUrl(sid, selected.path, live)}${live ? "&" : "?"}download=true`;
   return html`<div class="toolbar" role="toolbar" aria-label="File actions">
     <input ref=${input} type="file" multiple hidden onChange=${pick} aria-label="Files to upload" />
-    <button type="button" onClick=${() => input.current.click()} title=${`Upload into ${folder || "the workspace"}`}><${Icon} name="up" /> Upload</button>
-    <${IconButton} icon="folder" label="New folder" onClick=${newFolder} />
+    <button type="button" onClick=${() => input.current.click()} title=${`Upload into ${folder || "the workspace"}`} ...${bar()}><${Icon} name="up" /> Upload</button>
+    <${IconButton} icon="folder" label="New folder" onClick=${newFolder} ...${bar()} />
     <a class="icon-button" href=${url} download aria-label=${selected ? `Download ${selected.name}` : "Download everything as a zip"} title=${selected ? "Download" : "Download everything as a zip"}><${Icon} name="download" /></a>
-    <${IconButton} icon="pencil" label="Rename" disabled=${!selected} onClick=${rename} />
-    <${IconButton} icon="trash" label="Delete" disabled=${!selected} onClick=${erase} />
+    <${IconButton} icon="pencil" label="Rename" disabled=${!selected} onClick=${rename} ...${bar()} />
+    <${IconButton} icon="trash" label="Delete" disabled=${!selected} onClick=${erase} ...${bar()} />
     <${IconButton} icon="refresh" label="Read again" onClick=${changed} />
     <span class="toolbar-on meta">${selected ? shown(selected.name) : ""}</span>
   </div>`;

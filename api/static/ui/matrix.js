@@ -2,6 +2,7 @@
 
 import { get, post } from "../api.js";
 import { ago, count, duration, shown } from "../lib/text.js";
+import { bar } from "../me.js";
 import { attempt, go, state } from "../state.js";
 import { html, useEffect, useState } from "../vendor/preact-11.2.0-htm-3.1.1.js";
 import { Empty, Icon, Spinner, Trouble } from "./parts.js";
@@ -42,8 +43,8 @@ export default function Matrix() {
   return html`<main class="matrix" aria-label="Matrix">
     <header class="page-head"><div><h1>Matrix</h1>
       <p>For each cell the agent writes random bytes, an independent client compares the store with what the sandbox sees, the sandbox is killed, and another one reads them back.</p></div>
-      ${busy ? html`<button type="button" onClick=${() => attempt(() => post(`/matrix/runs/${run.id}/cancel`).then(setRun))}><${Icon} name="stop" /> Stop</button>`
-        : html`<button type="button" class="primary" onClick=${start}><${Icon} name="play" /> Run the matrix</button>`}</header>
+      ${busy ? html`<button type="button" onClick=${() => attempt(() => post(`/matrix/runs/${run.id}/cancel`).then(setRun))} ...${bar()}><${Icon} name="stop" /> Stop</button>`
+        : html`<button type="button" class="primary" onClick=${start} ...${bar()}><${Icon} name="play" /> Run the matrix</button>`}</header>
     ${!busy && html`<p class="matrix-choice">${Object.entries(can).map(([kind, names]) => html`<span role="group" aria-label=${kind}>${names.map((name) => html`
       <label><input type="checkbox" checked=${!left.has(name)} onChange=${toggle(name)} /> ${name}</label>`)}</span>`)}
       ${providers.filter((each) => !each.available).map((each) => html`<span class="meta" title=${each.reason}>${each.name}: ${each.reason}</span>`)}</p>`}

@@ -2,6 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "../vendor/preact-11.2.0-htm-3.1.1.js";
 import { duration } from "../lib/text.js";
+import { bar } from "../me.js";
 import { update } from "../state.js";
 
 const PATHS = {
@@ -63,7 +64,7 @@ export function Dialog({ title, children, close = () => update({ dialog: null })
   </dialog>`;
 }
 
-/** A button that opens a short menu. @param {{label: string, items: {icon: string, text: string, act: () => void, danger?: boolean}[]}} props */
+/** A button that opens a short menu of changes. @param {{label: string, items: {icon: string, text: string, act: () => void, danger?: boolean}[]}} props */
 export function Menu({ label, items, icon = "dots" }) {
   const [open, setOpen] = useState(false);
   const box = useRef(null);
@@ -94,7 +95,7 @@ export function Menu({ label, items, icon = "dots" }) {
   return html`<div class="menu" ref=${box} onKeyDown=${onKeyDown}>
     <${IconButton} icon=${icon} label=${label} aria-haspopup="menu" aria-expanded=${open} onClick=${(e) => { e.stopPropagation(); setOpen(!open); }} />
     ${open && html`<div role="menu" class="menu-items">${items.map((item) => html`
-      <button type="button" role="menuitem" class=${item.danger ? "danger" : ""} onClick=${pick(item)}><${Icon} name=${item.icon} /> ${item.text}</button>`)}
+      <button type="button" role="menuitem" class=${item.danger ? "danger" : ""} onClick=${pick(item)} ...${bar()}><${Icon} name=${item.icon} /> ${item.text}</button>`)}
     </div>`}
   </div>`;
 }

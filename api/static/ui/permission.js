@@ -3,6 +3,7 @@
 import { Failure, post } from "../api.js";
 import { toolSummary } from "../lib/lifecycle.js";
 import { clock, shown } from "../lib/text.js";
+import { bar } from "../me.js";
 import { state, toast } from "../state.js";
 import { html, useState } from "../vendor/preact-11.2.0-htm-3.1.1.js";
 import { Icon } from "./parts.js";
@@ -34,6 +35,6 @@ export function Permission({ item }) {
     <p class="permission-title"><span class="dot warn"></span><strong>May it do this?</strong> <span>${shown(item.title || "")}</span></p>
     ${what && what !== item.title && html`<pre class="code" tabindex="0"><code>${shown(what.slice(0, 20_000))}</code></pre>`}
     <p class="buttons">${item.options.map((option) => html`
-      <button type="button" class=${/^allow_once/.test(option.kind) ? "primary" : ""} disabled=${busy} onClick=${answer(option)}>${shown(String(option.name ?? option.option_id))}</button>`)}</p>
+      <button type="button" class=${/^allow_once/.test(option.kind) ? "primary" : ""} disabled=${busy} onClick=${answer(option)} ...${bar()}>${shown(String(option.name ?? option.option_id))}</button>`)}</p>
   </section>`;
 }

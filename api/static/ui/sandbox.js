@@ -2,6 +2,7 @@
 
 import { post } from "../api.js";
 import { ago, bytes, clock } from "../lib/text.js";
+import { bar } from "../me.js";
 import { attempt, refreshList, refreshSandbox, refreshSession, state, toast, update } from "../state.js";
 import { html, useEffect, useState } from "../vendor/preact-11.2.0-htm-3.1.1.js";
 import { Icon } from "./parts.js";
@@ -37,8 +38,8 @@ export function Sandbox({ session }) {
         ${box.warm_until && !running && html`<dt>Warm until</dt><dd>${clock(box.warm_until)}</dd>`}
       </dl>
       <p class="buttons">
-        <button type="button" class="danger" disabled=${busy} onClick=${kill} title="SIGKILL, on purpose: everything in the sandbox is gone at once"><${Icon} name="zap" /> Kill it and watch</button>
-        <button type="button" disabled=${busy || running} onClick=${destroy}>Destroy</button>
+        <button type="button" class="danger" disabled=${busy} onClick=${kill} title="SIGKILL, on purpose: everything in the sandbox is gone at once" ...${bar()}><${Icon} name="zap" /> Kill it and watch</button>
+        <button type="button" disabled=${busy || running} onClick=${destroy} ...${bar()}>Destroy</button>
       </p>`
       : html`<p class="meta">No sandbox is running. The next turn starts one, with the files from the store${session.last_seq ? " and the conversation as it was" : ""}.</p>`}
     <p class="sandbox-all"><button type="button" class="link" onClick=${() => update({ dialog: { kind: "sandboxes" } })}>All sandboxes, and leaks</button></p>

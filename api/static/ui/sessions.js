@@ -1,6 +1,7 @@
 // The list of sessions: search, filter, and what each is doing.
 
 import { ago, bytes, count, shown } from "../lib/text.js";
+import { bar, reason } from "../me.js";
 import { attempt, go, loadMoreSessions, refreshList, state, update } from "../state.js";
 import { html, useRef } from "../vendor/preact-11.2.0-htm-3.1.1.js";
 import { titleOf } from "./conversation.js";
@@ -33,12 +34,13 @@ export function Sessions() {
         <${IconButton} icon="box" label="Sandboxes" onClick=${() => update({ dialog: { kind: "sandboxes" } })} />
         <${IconButton} icon="help" label="Keyboard and help" onClick=${() => update({ dialog: { kind: "help" } })} />
       </span></div>
-    <button type="button" class="primary new" onClick=${() => update({ dialog: { kind: "new" } })}><${Icon} name="plus" /> New session <kbd>n</kbd></button>
+    <button type="button" class="primary new" onClick=${() => update({ dialog: { kind: "new" } })} ...${bar()}><${Icon} name="plus" /> New session <kbd>n</kbd></button>
     <label class="search"><${Icon} name="search" /><span class="sr">Search titles and transcripts</span>
       <input id="search" type="search" placeholder="Search everything said" value=${wanted.q} onInput=${(e) => filter({ q: e.target.value })} /><kbd>/</kbd></label>
     <div class="filters" role="group" aria-label="Filter">${FILTERS.map(([name, text]) => html`
       <button type="button" aria-pressed=${current === name} onClick=${() => pick(name)}>${text}</button>`)}</div>
     <${List} sessions=${sessions} listState=${listState} listError=${listError} wanted=${wanted} />
+    ${state.me && html`<p class="who" title=${bar().title ?? null}>Logged in as ${state.me.name}${bar().disabled ? html`. <span>${reason()}</span>` : ` (${state.me.role})`}</p>`}
   </nav>`;
 }
 
