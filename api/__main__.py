@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 import sys
 
@@ -11,7 +10,8 @@ from fastapi import FastAPI
 from pydantic import ValidationError
 
 from api.app import create_app
-from api.settings import Settings
+from api.settings import Settings, problems
+from contracts import logs
 from contracts.secret_files import secret_files
 
 # Streams end by themselves when the service closes; a request gets this long to finish.
@@ -50,21 +50,10 @@ def main() -> int:
     try:
         settings = Settings(_secrets_dir=secret_files())
     except ValidationError as error:
-        # never the input: it may be a secret
-        for problem in error.errors(include_input=False, include_url=False):
-            name = "_".join(str(part) for part in problem["loc"]).upper()
-            # what is wrong with several of them together names them itself
-            named = f"HOLDFAST_{name}: " if name else ""
-            sys.stderr.write(f"{named}{problem['msg'].removeprefix('Value error, ')}\n")
+        for problem in problems(error):
+            sys.stderr.write(f"{problem}\n")
         return 2
-    logging.basicConfig(
-        level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
-    # these log every request of ours, with its address
-    for name in ("httpx", "httpcore", "botocore", "aiobotocore", "aioboto3"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    logs.configure("api", level=settings.log_level, form=settings.log_format)
     server = serve(settings)
     server.run()
     return 0 if server.started else 1

@@ -24,6 +24,7 @@ from api.errors import StrictJSONResponse
 from api.hosts import Hosts
 from api.ledger import Ledger
 from api.matrix import Matrix
+from api.metrics import Metrics
 from api.middleware import BodyLimit, Surround
 from api.owner import OwnerToken
 from api.permissions import Permissions
@@ -40,6 +41,7 @@ from api.routes import (
     tokens,
     turns,
 )
+from api.scrape import VERSION, Scrape
 from api.services import Services
 from api.sessions import Sessions
 from api.settings import Settings
@@ -53,13 +55,15 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
-async def open_services(settings: Settings, limits: Limits) -> AsyncIterator[Services]:
+async def open_services(
+    settings: Settings, limits: Limits, metrics: Metrics
+) -> AsyncIterator[Services]:
     """Everything the routes need, in the order in which it depends on each other.
 
     Raises: DatabaseUnavailable, MigrationError.
     """
     async with (
-        open_database(settings.database_url.get_secret_value()) as database,
+        open_database(settings.database_url.get_secret_value(), metrics=metrics) as database,
         open_stores(settings) as stores,
         open_sidecar(settings) as sidecar,
     ):
@@ -90,6 +94,7 @@ async def open_services(settings: Settings, limits: Limits) -> AsyncIterator[Ser
                 permissions=Permissions(database, settings.permission_seconds),
                 tokens=Tokens(database),
                 audit=audit,
+                scrape=Scrape(metrics, database, stores, sidecar, ledger),
             )
 
 
@@ -106,19 +111,20 @@ async def _prepare(database: Database, stores: Stores) -> None:
 
 def create_app(settings: Settings, limits: Limits | None = None) -> FastAPI:
     """The api with these settings; nothing is opened before its lifespan starts."""
+    metrics = Metrics()
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         lasts = settings.permission_seconds
         bounds = replace(limits or Limits(), permission_seconds=lasts)
-        async with open_services(settings, bounds) as services:
+        async with open_services(settings, bounds, metrics) as services:
             app.state.services = services
             yield
 
     app = FastAPI(
         title="Holdfast",
         description="Durable coding-agent sessions: sessions, turns, transcript and files.",
-        version="0.1.0",
+        version=VERSION,
         lifespan=lifespan,
         default_response_class=StrictJSONResponse,
         # Swagger's page needs scripts of another host; /openapi.json has all of it
@@ -126,7 +132,7 @@ def create_app(settings: Settings, limits: Limits | None = None) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         middleware=[
-            Middleware(Surround),
+            Middleware(Surround, metrics=metrics),
             Middleware(Hosts, bound=settings.api_host, more=settings.allowed_hosts),
             Middleware(
                 Login,

@@ -20,6 +20,7 @@ from api.record import Carried, error_info, record_end
 from api.sidecar import Sidecar
 from contracts.errors import HoldfastError, StaleEpoch
 from contracts.events import TurnInterrupted
+from contracts.logs import working_on
 
 log = logging.getLogger(__name__)
 
@@ -149,6 +150,10 @@ class Carrier:
             log.warning("the leases were not given up and will run out: %s", error)
 
     async def _pump(self, turn: RunningTurn, pump: Pump) -> None:
+        with working_on(session_id=turn.session_id, turn_id=turn.id):
+            await self._pump_to_its_end(turn, pump)
+
+    async def _pump_to_its_end(self, turn: RunningTurn, pump: Pump) -> None:
         try:
             await pump.run()
         except StaleEpoch as error:

@@ -36,7 +36,8 @@ async def pages(database: Database, listener: Listener, span: Span) -> AsyncIter
     after, left = span.after, span.limit
     upto = transcript.NO_END if span.upto is None else span.upto
     beat = True  # the first bytes go out at once, also when there is nothing to tell yet
-    with listener.subscribe(span.session_id) as changed:
+    serving = database.metrics.followers.track_inprogress()
+    with serving, listener.subscribe(span.session_id) as changed:
         while left is None or left > 0:
             changed.clear()
             async with database.connection() as conn:

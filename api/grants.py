@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from api.db.pool import Connection
 
 TITLE_CHARS = 80
+# How many events a turn begins with: that it began, and what it was asked.
+OPENING = 2
 # What a turn runs with, as its first event tells it.
 HOW = ("harness", "provider", "model", "reasoning", "permissions")
 
@@ -50,9 +52,11 @@ async def begin_next(database: Database, session_id: UUID, holder: Holder) -> Ru
         locked = await sessions.lock(conn, session_id, wait=False)
         if locked is None or locked.deleting or locked.running_turn is not None:
             return None
-        if locked.next_queued is None:
+        if locked.next_queued is None or locked.held:
             return None
-        return await begin(conn, session_id, locked.next_queued, locked, holder)
+        turn = await begin(conn, session_id, locked.next_queued, locked, holder)
+    database.metrics.began(OPENING)
+    return turn
 
 
 async def take_over(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import sys
 import time
 from uuid import uuid4
 
@@ -12,8 +13,11 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.db.migrate import MigrationError
 from api.errors import error_response
+from api.metrics import Metrics
 from contracts.errors import HoldfastError, TooLarge, Unavailable
+from contracts.logs import REQUEST_HEADER, ids_in, working_on
 
 log = logging.getLogger(__name__)
 
@@ -43,22 +47,28 @@ SECURITY_HEADERS = {
 class Surround:
     """Outermost: names the request, logs it without its query, and ends what nobody caught."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, _in_words(send))
             return
-        request_id, started, status = uuid4().hex, time.perf_counter(), 0
+        request_id = uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
+        with working_on(request_id=request_id, **ids_in(scope["path"])):
+            await self._serve(request_id, scope, receive, send)
+
+    async def _serve(self, request_id: str, scope: Scope, receive: Receive, send: Send) -> None:
+        started, status, first_byte = time.perf_counter(), 0, None
 
         async def send_with_headers(message: Message) -> None:
-            nonlocal status
+            nonlocal status, first_byte
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, first_byte = message["status"], time.perf_counter() - started
                 headers = MutableHeaders(scope=message)
-                headers["X-Request-Id"] = request_id
+                headers[REQUEST_HEADER] = request_id
                 for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
@@ -88,9 +98,25 @@ class Surround:
                 )
                 await error_response(internal)(scope, receive, send_with_headers)
         finally:
-            took = (time.perf_counter() - started) * 1000
+            took = time.perf_counter() - started
+            self._metrics.answered(scope, status, took if first_byte is None else first_byte)
             # never the query: the login link carries the token there
-            log.info("%s %s %d %.1f ms", scope["method"], _shown(scope["path"]), status, took)
+            log.info(
+                "%s %s %d %.1f ms", scope["method"], _shown(scope["path"]), status, took * 1000
+            )
+
+
+def _in_words(send: Send) -> Send:
+    """What is expected to keep the api from starting is said without a trace."""
+
+    async def told(message: Message) -> None:
+        error = sys.exception()
+        expected = isinstance(error, HoldfastError | MigrationError)
+        if message["type"] == "lifespan.startup.failed" and expected:
+            message = {**message, "message": f"The api does not start: {error}"}
+        await send(message)
+
+    return told
 
 
 def _shown(path: str) -> str:

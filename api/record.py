@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -51,6 +52,7 @@ async def record(database: Database, carried: Carried, lines: Sequence[Numbered]
         prepared.append(transcript.prepare(line.event, line.n))
         if line.event.type in TURN_END_TYPES:
             break  # a turn ends once; nothing may follow
+    started = time.perf_counter()
     async with database.transaction() as conn:
         place = await transcript.lock(conn, carried.turn_id, carried.epoch)
         if place is None or place.state != "running":
@@ -59,7 +61,8 @@ async def record(database: Database, carried: Carried, lines: Sequence[Numbered]
         ended = False
         for seq, new in enumerate(stored, start=place.last_seq + 1):
             ended |= await _apply(conn, place.session_id, carried.turn_id, new.event, seq)
-        return ended
+    database.metrics.stored((new.event for new in stored), time.perf_counter() - started)
+    return ended
 
 
 async def record_end(database: Database, carried: Carried, event: Event) -> None:

@@ -14,6 +14,7 @@ from api.edits import Edits
 from api.ledger import Ledger
 from api.matrix import Matrix
 from api.permissions import Permissions
+from api.scrape import Scrape
 from api.sessions import Sessions
 from api.sidecar import Sidecar
 from api.store import Stores
@@ -35,6 +36,7 @@ class Services:
     matrix: Matrix
     tokens: Tokens
     audit: Audit
+    scrape: Scrape
 
 
 def of(request: Request) -> Services:

@@ -28,7 +28,13 @@ from contracts.bodies import (
     SessionPage,
     SessionPatch,
 )
-from contracts.errors import NoTurnRunning, SandboxNotFound, TooManySessions, TurnRunning
+from contracts.errors import (
+    Conflict,
+    NoTurnRunning,
+    SandboxNotFound,
+    TooManySessions,
+    TurnRunning,
+)
 
 # How long a delete waits for the running turn to end by itself before it is cut off.
 CANCEL_WITHIN = 20.0
@@ -187,12 +193,14 @@ class Sessions:
     async def delete(self, session_id: UUID) -> SessionDeleted:
         """Remove the sandbox, then the objects, then the rows; may be repeated until it succeeds.
 
-        Raises: SessionNotFound, SidecarUnavailable, StoreUnavailable.
+        Raises: SessionNotFound, Conflict, SidecarUnavailable, StoreUnavailable.
         """
         async with self._database.transaction() as conn:
             locked = await sessions.lock(conn, session_id)
             if locked is None:
                 raise session_not_found(session_id)
+            if locked.held:
+                raise Conflict("A backup is copying this session.", hint="Try again in a moment.")
             await sessions.mark_deleting(conn, session_id)
             await turns.drop_queued(conn, session_id)
         if locked.running_turn is not None:

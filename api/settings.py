@@ -5,17 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from api.hosts import not_hosts
+from contracts.logs import LogFormat
 
 MIN_TOKEN_CHARS = 16
 
 
-class Settings(BaseSettings):
+class StorageSettings(BaseSettings):
+    """Where sessions are kept; all that a backup needs to know."""
+
     model_config = SettingsConfigDict(env_prefix="HOLDFAST_", frozen=True, extra="ignore")
 
+    # may carry a password
+    database_url: SecretStr
+    s3_endpoint: str
+    s3_access_key: str
+    s3_secret_key: SecretStr
+    s3_bucket: str = "sessions"
+    s3_state_bucket: str = "state"
+
+
+class Settings(StorageSettings):
     api_host: str = "127.0.0.1"
     api_port: int = Field(8000, ge=1, le=65535)
     api_token: SecretStr | None = Field(None, min_length=MIN_TOKEN_CHARS)
@@ -25,20 +38,14 @@ class Settings(BaseSettings):
     sessions_per_token: int = Field(10_000, ge=1)
     audit_days: float = Field(90.0, gt=0, le=36_500)
     audit_rows: int = Field(1_000_000, ge=1)
-    # may carry a password
-    database_url: SecretStr
     sidecar_url: str
     sidecar_secret: SecretStr
-    s3_endpoint: str
-    s3_access_key: str
-    s3_secret_key: SecretStr
-    s3_bucket: str = "sessions"
-    s3_state_bucket: str = "state"
     default_harness: str = "claude"
     default_provider: str = "local"
     upload_bytes: int = Field(1 << 30, ge=0)
     permission_seconds: float = Field(3600.0, gt=0)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: LogFormat = "text"
 
     @field_validator("allowed_hosts")
     @classmethod
@@ -62,3 +69,14 @@ class Settings(BaseSettings):
                 f"HOLDFAST_API_TOKEN_FILE has no token of at least {MIN_TOKEN_CHARS} characters"
             )
         return self
+
+
+def problems(error: ValidationError) -> list[str]:
+    """What is wrong with which variable; never the input, which may be a secret."""
+    found = []
+    for each in error.errors(include_input=False, include_url=False):
+        name = "_".join(str(part) for part in each["loc"]).upper()
+        # what is wrong with several of them together names them itself
+        named = f"HOLDFAST_{name}: " if name else ""
+        found.append(f"{named}{each['msg'].removeprefix('Value error, ')}")
+    return found

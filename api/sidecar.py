@@ -30,6 +30,7 @@ from contracts.bodies import (
 )
 from contracts.errors import HoldfastError, SidecarUnavailable, StreamGap, from_body
 from contracts.events import dumps
+from contracts.logs import request_headers
 
 if TYPE_CHECKING:
     from api.settings import Settings
@@ -251,7 +252,9 @@ class Sidecar:
         params: Mapping[str, Any] | None = None,
         limits: httpx.Timeout = TIMEOUT,
     ) -> AsyncIterator[httpx.Response]:
-        headers = {"Content-Type": "application/json"} if isinstance(content, bytes) else {}
+        headers = request_headers()
+        if isinstance(content, bytes):
+            headers["Content-Type"] = "application/json"
         with mapped():
             async with self._http.stream(
                 method, path, content=content, params=params, headers=headers, timeout=limits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types_aiobotocore_s3.client import S3Client
     from types_aiobotocore_s3.type_defs import CompletedPartTypeDef
 
-    from api.settings import Settings
+    from api.settings import Settings, StorageSettings
 
 # S3 lists and deletes at most this many keys a call.
 BATCH = 1000
@@ -267,14 +267,19 @@ class Store:
         with mapped():
             await self._delete(keys)
 
-    async def upload(self, key: str, content: AsyncIterator[bytes]) -> None:
+    async def upload(
+        self, key: str, content: AsyncIterator[bytes], metadata: Mapping[str, str] | None = None
+    ) -> None:
         """Store an object of any size, which appears when it is whole.
 
         Raises: StoreUnavailable, and what `content` raises; then nothing is stored.
         """
         where: dict[str, Any] = {"Bucket": self._bucket, "Key": key}
         with mapped():
-            upload = (await self._client.create_multipart_upload(**where))["UploadId"]
+            begun = await self._client.create_multipart_upload(
+                **where, Metadata=dict(metadata or {})
+            )
+            upload = begun["UploadId"]
         try:
             parts: list[CompletedPartTypeDef] = []
             async for piece in _pieces(content):
@@ -402,8 +407,8 @@ def _entry(
 
 
 @contextlib.asynccontextmanager
-async def open_stores(settings: Settings) -> AsyncIterator[Stores]:
-    """The stores for the time of the block."""
+async def open_client(settings: StorageSettings) -> AsyncIterator[S3Client]:
+    """Connections to the store for the time of the block."""
     session = aioboto3.Session(
         aws_access_key_id=settings.s3_access_key,
         aws_secret_access_key=settings.s3_secret_key.get_secret_value(),
@@ -421,4 +426,11 @@ async def open_stores(settings: Settings) -> AsyncIterator[Stores]:
         proxies={},
     )
     async with session.client("s3", endpoint_url=settings.s3_endpoint, config=config) as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def open_stores(settings: Settings) -> AsyncIterator[Stores]:
+    """The stores for the time of the block."""
+    async with open_client(settings) as client:
         yield Stores(Store(client, settings.s3_bucket), Store(client, settings.s3_state_bucket))

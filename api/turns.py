@@ -16,7 +16,7 @@ from api.db.notify import Listener
 from api.db.pool import Database
 from api.db.sessions import Locked
 from api.db.turns import InOrder, NewTurn
-from api.grants import begin
+from api.grants import OPENING, begin
 from api.sidecar import Sidecar
 from contracts.bodies import MAX_PROMPT_CHARS, Choices, Turn, TurnPage
 from contracts.errors import (
@@ -72,6 +72,7 @@ class Turns:
                 running = await begin(conn, session_id, new.id, locked, self._carrier.holder)
             turn = await turns.get(conn, session_id, new.id)
         if running is not None:
+            self._database.metrics.began(OPENING)
             self._carrier.carry(running)
         assert turn is not None
         return turn
@@ -158,7 +159,8 @@ def check_place(locked: Locked, queue: bool) -> bool:
             hint="Wait for its end, cancel it, or send this one with `queue`.",
             turn_id=str(before),
         )
-    return before is not None
+    # a backup takes moments: nobody is sent away for it
+    return before is not None or locked.held
 
 
 def check_prompt(prompt: str) -> None:

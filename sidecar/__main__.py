@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 
 import uvicorn
 
+from contracts import logs
 from contracts.secret_files import secret_files
 from sidecar.app import create_app
 from sidecar.settings import Settings
@@ -17,12 +17,7 @@ STOP_SECONDS = 30
 
 def main() -> None:
     settings = Settings(_secrets_dir=secret_files())
-    logging.basicConfig(
-        level=settings.log_level.upper(),
-        format="%(levelname)s %(name)s %(message)s",
-        stream=sys.stderr,
-    )
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logs.configure("sidecar", level=settings.log_level, form=settings.log_format)
     os.umask(0o077)  # sockets, journals, records: ours alone
     try:
         app = create_app(settings)

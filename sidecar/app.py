@@ -19,6 +19,7 @@ from contracts.errors import (
     NotFound,
     StoreUnavailable,
 )
+from contracts.logs import Traced
 from sidecar import routes, wiring
 from sidecar.api_only import ApiOnly
 from sidecar.boxhost import client as boxhost
@@ -79,6 +80,7 @@ def create_app(settings: Settings) -> FastAPI:
         middleware=[Middleware(ApiOnly, secret=settings.sidecar_secret)],
     )
     app.state.settings = settings
+    app.add_middleware(Traced)
     app.include_router(routes.open_router)
     app.include_router(routes.router)
     _render_errors(app)

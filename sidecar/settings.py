@@ -8,6 +8,7 @@ from typing import Literal, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from contracts.logs import LogFormat
 from sidecar.workspace.choice import EngineName
 
 MAY_BE_EMPTY = (
@@ -82,6 +83,7 @@ class Settings(BaseSettings):
     anthropic_model: str | None = None
     openai_model: str | None = None
     log_level: str = "info"
+    log_format: LogFormat = "text"
 
     @field_validator(*MAY_BE_EMPTY, mode="before")
     @classmethod

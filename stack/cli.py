@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -108,6 +109,40 @@ def install(as_json: Json = False) -> None:
     from stack.operate import install as run
 
     run(as_json=as_json)
+
+
+@app.command()
+def backup(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="A new file, a tar.")],
+    wait: Annotated[
+        float, typer.Option("--wait", min=0, help="Seconds to wait for running turns to end.")
+    ] = 300.0,
+    as_json: Json = False,
+) -> None:
+    """Copy all sessions, transcripts and files into one file, also while the stack works.
+
+    Exit code 4 when it is written but a session in it is not whole.
+    """
+    from stack.backup import backup as run
+
+    run(path, wait=wait, as_json=as_json)
+
+
+@app.command()
+def restore(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="What `backup` wrote.")],
+    only_check: Annotated[
+        bool, typer.Option("--check", help="Only read the file and see that it is whole.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Bring a backup back into an empty stack; nothing is ever overwritten."""
+    from stack.backup import check
+    from stack.backup import restore as run
+
+    if only_check:
+        check(path, as_json=as_json)
+    run(path, as_json=as_json)
 
 
 @app.command("clean-data")

@@ -37,7 +37,7 @@ def up(*, detach: bool, as_json: bool) -> None:
     layout = Layout.of(settings)
     if _join_running(settings, layout, as_json=as_json):
         return
-    _install(settings, as_json=as_json)
+    install_quietly(settings, as_json=as_json)
     if detach:
         state = start_detached(settings, PartsView("ready", quiet=as_json))
         _announce(settings, state, as_json=as_json, already=False)
@@ -106,7 +106,7 @@ def install(*, as_json: bool) -> None:
         HoldfastError: something could not be installed.
     """
     settings = load_settings()
-    found = _install(settings, as_json=as_json)
+    found = install_quietly(settings, as_json=as_json)
     engine, why = found.engine(settings.workspace)
     if as_json:
         put_json(
@@ -183,7 +183,8 @@ def _join_running(settings: Settings, layout: Layout, *, as_json: bool) -> bool:
     return True
 
 
-def _install(settings: Settings, *, as_json: bool) -> Installed:
+def install_quietly(settings: Settings, *, as_json: bool) -> Installed:
+    """Install what is missing; says only what was."""
     view = InstallView(quiet=as_json)
     found = install_everything(settings, view)
     tree = found.tree

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from contracts.logs import fields, readable
 from stack.commands.terminal import console, safe, styled
 from stack.embedded.logs import STACK, Line
 from stack.embedded.state import StackState
@@ -30,6 +31,7 @@ _STATE_COLOURS = {"ready": "green", "starting": "yellow", "restarting": "red", "
 _WIDTH = max(map(len, _COLOURS))
 # weed tells every step it takes, and what it could encrypt and sign if it were asked to; its
 # file has it all
+_STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00 ")
 _CHATTER = {"seaweedfs": re.compile(r"I\d{4} |.*(SSE-S3 KeyManager|STS service)")}
 
 
@@ -43,7 +45,9 @@ class LogView:
 
     def __call__(self, line: Line) -> None:
         if self._as_json:
-            put_json({"part": line.part, "at": line.at.isoformat(), "text": line.text})
+            entry = {"part": line.part, "at": line.at.isoformat(), "text": line.text}
+            record = fields(line.text)
+            put_json(entry if record is None else {**entry, "log": record})
             return
         chatter = _CHATTER.get(line.part)
         if not self._everything and chatter is not None and chatter.match(line.text):
@@ -51,8 +55,15 @@ class LogView:
         row = Text()
         row.append(line.at.astimezone().strftime("%H:%M:%S "), style="dim")
         row.append(f"{line.part:<{_WIDTH}} │ ", style=_COLOURS.get(line.part, "white"))
-        row.append(safe(line.text), style="bold" if line.part == STACK else "")
+        text = self._shown(line.text)
+        row.append(safe(text), style="bold" if line.part == STACK else "")
         self._console.print(row)
+
+    def _shown(self, text: str) -> str:
+        """For a reader in words, without a second clock; for a program as it was written."""
+        if not self._console.is_terminal:
+            return text
+        return _STAMP.sub("", readable(text))
 
 
 class InstallView:

@@ -9,6 +9,7 @@ from typing import Literal, Self
 from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from contracts.logs import LogFormat
 from stack.errors import Misconfigured
 
 _CHECKOUT = Path(__file__).resolve().parent.parent
@@ -45,6 +46,7 @@ class Settings(BaseSettings):
     cache: Path | None = None
     offline: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: LogFormat = "text"
 
     api_host: str = "127.0.0.1"
     api_port: int = Field(8000, ge=1, le=65535)

@@ -59,16 +59,20 @@ CREATE TABLE IF NOT EXISTS migrations (
     applied_at timestamptz NOT NULL DEFAULT now()
 )
 """
+PRESENT = "SELECT to_regclass('public.migrations') IS NOT NULL"
 APPLIED = "SELECT version, name, sha256 FROM migrations ORDER BY version"
 RECORD = "INSERT INTO migrations (version, name, sha256) VALUES ($1, $2, $3)"
 
 
-async def migrate(conn: Connection, directory: Path = DIRECTORY) -> list[str]:
-    """Bring the schema up to date; names what was applied. Safe to run from many processes.
+async def migrate(
+    conn: Connection, directory: Path = DIRECTORY, *, upto: int | None = None
+) -> list[str]:
+    """Bring the schema up to date, or `upto` a version; names what was applied. Safe to run from
+    many processes.
 
     Raises: MigrationError when an applied file was changed or the database is newer.
     """
-    migrations = load(directory)
+    migrations = load(directory)[:upto]
     done = []
     async with conn.transaction():
         await conn.execute(WAIT)
@@ -76,7 +80,11 @@ async def migrate(conn: Connection, directory: Path = DIRECTORY) -> list[str]:
         await conn.execute(CREATE)
         applied = {row["version"]: row for row in await conn.fetch(APPLIED)}
         if len(applied) > len(migrations):
-            raise MigrationError("the database was migrated by a newer version of Holdfast")
+            raise MigrationError(
+                f"the database was migrated by a newer version of Holdfast: its schema is"
+                f" {max(applied)}, this version knows {len(migrations)}; run the newer version, or"
+                f" restore the backup from before the upgrade (docs/operations.md)"
+            )
         for migration in migrations:
             before = applied.get(migration.version)
             if before is not None:
@@ -87,3 +95,11 @@ async def migrate(conn: Connection, directory: Path = DIRECTORY) -> list[str]:
             await conn.execute(RECORD, migration.version, migration.name, migration.sha256)
             done.append(migration.name)
     return done
+
+
+async def applied_migrations(conn: Connection) -> list[tuple[int, str, str]]:
+    """What the database's schema was made by, as (version, name, sha256); nothing when it is
+    empty."""
+    if not await conn.fetchval(PRESENT):
+        return []
+    return [tuple(row) for row in await conn.fetch(APPLIED)]

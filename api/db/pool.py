@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
+from api.metrics import Metrics
 from contracts.errors import DatabaseUnavailable
 
 if TYPE_CHECKING:
@@ -83,9 +84,10 @@ UNLOCK = "SELECT pg_advisory_unlock($1)"
 class Database:
     """The pool, and the only way to a connection."""
 
-    def __init__(self, pool: Pool, url: str) -> None:
+    def __init__(self, pool: Pool, url: str, metrics: Metrics) -> None:
         self._pool = pool
         self._url = url
+        self.metrics = metrics
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
@@ -161,14 +163,17 @@ async def _connect(url: str, within: float) -> Pool:
 
 
 @contextlib.asynccontextmanager
-async def open_database(url: str, *, within: float = 30.0) -> AsyncIterator[Database]:
-    """The database for the time of the block; waits for a server that is still starting.
+async def open_database(
+    url: str, *, within: float = 30.0, metrics: Metrics | None = None
+) -> AsyncIterator[Database]:
+    """The database for the time of the block; waits for a server that is still starting. What is
+    stored is counted in `metrics`.
 
     Raises: DatabaseUnavailable.
     """
     pool = await _connect(url, within)
     try:
-        yield Database(pool, url)
+        yield Database(pool, url, metrics or Metrics())
     finally:
         try:
             async with asyncio.timeout(5.0):

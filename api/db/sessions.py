@@ -38,6 +38,8 @@ class Locked:
     deleting: bool
     running_turn: UUID | None
     next_queued: UUID | None
+    # a backup copies it, and no turn starts meanwhile
+    held: bool = False
 
 
 @dataclass(frozen=True)
@@ -245,7 +247,8 @@ LOCK_NOW = LOCK + " SKIP LOCKED"
 UNENDED = """
 SELECT (SELECT id FROM turns WHERE session_id = $1 AND state = 'running') AS running_turn,
        (SELECT id FROM turns WHERE session_id = $1 AND state = 'queued'
-        ORDER BY position LIMIT 1) AS next_queued
+        ORDER BY position LIMIT 1) AS next_queued,
+       EXISTS (SELECT FROM holds WHERE session_id = $1 AND expires_at > now()) AS held
 """
 
 

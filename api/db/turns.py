@@ -93,12 +93,21 @@ STARTABLE = """
 SELECT DISTINCT q.session_id FROM turns q JOIN sessions s ON s.id = q.session_id
 WHERE q.state = 'queued' AND NOT s.deleting
   AND NOT EXISTS (SELECT FROM turns r WHERE r.session_id = q.session_id AND r.state = 'running')
+  AND NOT EXISTS (SELECT FROM holds h WHERE h.session_id = q.session_id AND h.expires_at > now())
 """
 
 
 async def startable(conn: Connection) -> list[UUID]:
-    """Sessions in which a turn waits and none runs."""
+    """Sessions in which a turn waits, none runs, and one may start."""
     return [row["session_id"] for row in await conn.fetch(STARTABLE)]
+
+
+BY_STATE = "SELECT state, count(*) FROM turns GROUP BY state"
+
+
+async def count_by_state(conn: Connection) -> dict[str, int]:
+    """How many turns there are; of a state that has none, nothing."""
+    return {row["state"]: row["count"] for row in await conn.fetch(BY_STATE)}
 
 
 QUEUED = "SELECT count(*) FROM turns WHERE session_id = $1 AND state = 'queued'"

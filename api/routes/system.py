@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
 
 from api.services import Use
 from contracts.bodies import Capabilities, Health, LeakList, Readiness, SandboxList
@@ -66,3 +67,10 @@ async def list_sandboxes(services: Use) -> SandboxList:
 async def list_leaks(services: Use) -> LeakList:
     """Sandboxes that live, or may live, and that nothing answers for, asked for now."""
     return LeakList(leaks=await services.ledger.leaks())
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(services: Use, request: Request) -> Response:
+    """What Prometheus scrapes: what this process counted, and how the stack is now."""
+    body, content_type = await services.scrape.answer(request.headers.get("accept", ""))
+    return Response(body, headers={"Content-Type": content_type})

@@ -12,7 +12,6 @@ socket HOLDFAST_BOXHOST. Whoever is PID 1 there must reap orphans (`init: true` 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import sys
 from pathlib import Path
@@ -20,7 +19,9 @@ from pathlib import Path
 from pydantic import field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from contracts import logs
 from contracts.errors import BoxHostUnavailable
+from contracts.logs import LogFormat
 from sidecar.boxhost import client, listening
 from sidecar.boxhost.boxes import Boxes, BoxFailed
 from sidecar.boxhost.in_process import HostParts, OwnHost
@@ -52,6 +53,7 @@ class ServeSettings(Settings):
     s3_endpoint: str
     s3_bucket: str = "sessions"
     log_level: str = "info"
+    log_format: LogFormat = "text"
 
     @field_validator("geesefs", "boxhost_client_uid", mode="before")
     @classmethod
@@ -117,11 +119,7 @@ def main() -> None:
             asyncio.run(stop_all(Settings()))
         case ["serve"]:
             settings = ServeSettings()
-            logging.basicConfig(
-                level=settings.log_level.upper(),
-                format="%(levelname)s %(name)s %(message)s",
-                stream=sys.stderr,
-            )
+            logs.configure("box-host", level=settings.log_level, form=settings.log_format)
             os.umask(0o077)  # sockets, records: ours alone
             try:
                 asyncio.run(serve(settings))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import sys
 
+from contracts import logs
 from contracts.secret_files import secret_files
 from sidecar.engine_proxy.server import serving
 from sidecar.engine_proxy.settings import Settings
@@ -15,11 +15,7 @@ from sidecar.sockets import is_served
 
 def main() -> None:
     settings = Settings(_secrets_dir=secret_files())
-    logging.basicConfig(
-        level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        stream=sys.stderr,
-    )
+    logs.configure("engine-proxy", level=settings.log_level, form=settings.log_format)
     if is_served(settings.engine_proxy_listen):
         sys.exit(f"Another engine proxy listens at {settings.engine_proxy_listen}: stop it first.")
     asyncio.run(_serve(settings))

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from contracts.logs import LogFormat
 from sidecar.engine_proxy.sandboxes import Policy
 
 
@@ -39,6 +40,7 @@ class Settings(BaseSettings):
     docker_cpus: float = Field(2, gt=0)
     docker_pids: int = Field(1024, gt=0)
     log_level: str = "INFO"
+    log_format: LogFormat = "text"
 
     def policy(self) -> Policy:
         return Policy(

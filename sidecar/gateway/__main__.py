@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 
 import uvicorn
 
+from contracts import logs
 from contracts.secret_files import secret_files
 from sidecar.gateway.control import control_app
 from sidecar.gateway.settings import Settings
@@ -17,13 +17,7 @@ from sidecar.sockets import is_served
 
 def main() -> None:
     settings = Settings(_secrets_dir=secret_files())
-    logging.basicConfig(
-        level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        stream=sys.stderr,
-    )
-    # httpx logs every URL it asks for at INFO; our own line says more
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logs.configure("gateway", level=settings.log_level, form=settings.log_format)
     if is_served(settings.gateway_control):
         sys.exit(f"Another gateway listens at {settings.gateway_control}: stop it first.")
     config = uvicorn.Config(

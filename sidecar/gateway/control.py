@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 
 from contracts.bodies import Health
 from contracts.errors import BadRequest, HoldfastError, InvalidInput, NotFound
+from contracts.logs import Traced
 from sidecar.gateway.remote import RemoteApp
 from sidecar.gateway.session_app import SessionApp
 from sidecar.gateway.settings import Settings
@@ -40,7 +41,8 @@ def control_app(settings: Settings) -> FastAPI:
         async with httpx.AsyncClient(timeout=TIMEOUT, limits=LIMITS) as client:
             reachable = upstreams(settings, client)
             sockets = SessionSockets(
-                settings.gateway_dir, lambda session_id: SessionApp(session_id, reachable)
+                settings.gateway_dir,
+                lambda session_id: Traced(SessionApp(session_id, reachable), session_id=session_id),
             )
             async with sockets.serving(), _for_clouds(settings, sockets):
                 app.state.sockets = sockets

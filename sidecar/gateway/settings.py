@@ -8,6 +8,8 @@ from typing import Self
 from pydantic import AnyHttpUrl, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from contracts.logs import LogFormat
+
 
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="HOLDFAST_", env_ignore_empty=True, frozen=True)
@@ -20,6 +22,7 @@ class Settings(BaseSettings):
     gateway_host: str = "127.0.0.1"
     gateway_secret: SecretStr | None = None
     log_level: str = "INFO"
+    log_format: LogFormat = "text"
 
     # The vendors' own names, so that a key which is set already is found.
     anthropic_api_key: SecretStr | None = Field(None, validation_alias="ANTHROPIC_API_KEY")

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from contracts.bodies import PermissionAnswer, RunBody, RunRequest
 from contracts.errors import HoldfastError, RunNotFound, StaleEpoch, UnsupportedChoice
+from contracts.logs import working_on
 from sidecar.harnesses import registry as harnesses
 from sidecar.providers import registry as providers
 from sidecar.runs import progress
@@ -117,16 +118,20 @@ class Runs:
         self._tasks[turn_id] = self._group.create_task(self._run(turn_id, turn))
 
     async def _run(self, turn_id: UUID, turn: Turn) -> None:
-        try:
-            await turn.run()
-        except Exception:  # the boundary: a run that fails must not end the others
-            log.exception("turn %s has no end", turn_id)
-        finally:
-            self._turns.pop(turn_id, None)
-            self._tasks.pop(turn_id, None)
-            journal = self._journals.get(turn_id)
-            if journal is not None and journal.ended:
-                journal.close()
+        request = self._journal(turn_id).request
+        with working_on(session_id=request.session_id, turn_id=turn_id):
+            log.info("a turn of %s begins on %s", request.harness, request.provider)
+            try:
+                await turn.run()
+                log.info("the turn has ended")
+            except Exception:  # the boundary: a run that fails must not end the others
+                log.exception("turn %s has no end", turn_id)
+            finally:
+                self._turns.pop(turn_id, None)
+                self._tasks.pop(turn_id, None)
+                journal = self._journals.get(turn_id)
+                if journal is not None and journal.ended:
+                    journal.close()
 
     def get(self, turn_id: UUID) -> RunBody:
         """Raises: RunNotFound."""

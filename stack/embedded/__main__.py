@@ -1,4 +1,5 @@
-"""The supervisor of a detached stack; `holdfast up --detach` starts it and reads its state file."""
+"""The supervisor of a detached stack, or of the parts that are named; whoever starts it reads its
+state file."""
 
 from __future__ import annotations
 
@@ -6,13 +7,13 @@ import asyncio
 import sys
 
 from contracts.errors import HoldfastError
-from stack.embedded.stack import run_stack
+from stack.embedded.stack import ALL_PARTS, run_stack
 from stack.settings import load_settings
 
 
 def main() -> None:
     try:
-        asyncio.run(run_stack(load_settings()))
+        asyncio.run(run_stack(load_settings(), only=sys.argv[1:] or ALL_PARTS))
     except HoldfastError as error:
         sys.exit(f"error: {error.message}")
 

@@ -31,8 +31,9 @@ _POLL_SECONDS = 0.05
 Watcher = Callable[[StackState], None]
 
 
-def start_detached(settings: Settings, watch: Watcher) -> StackState:
-    """Start the supervisor in a session of its own and wait until the stack is ready.
+def start_detached(settings: Settings, watch: Watcher, *only: str) -> StackState:
+    """Start the supervisor in a session of its own and wait until the stack, or `only` some parts
+    of it, is ready.
 
     Raises:
         HoldfastError: what kept it from coming up.
@@ -42,7 +43,7 @@ def start_detached(settings: Settings, watch: Watcher) -> StackState:
     output = layout.logs / "supervisor.out"
     with output.open("wb") as file:
         process = subprocess.Popen(
-            (sys.executable, "-P", "-m", "stack.embedded"),
+            (sys.executable, "-P", "-m", "stack.embedded", *only),
             cwd=project_root(),
             stdin=subprocess.DEVNULL,
             stdout=file,

@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
+from contracts.logs import LogFormat, as_json
+
 # A part that logs in a loop fills at most this much, four times.
 MAX_FILE_BYTES = 8 * 1024 * 1024
 KEPT_FILES = 3
@@ -37,14 +39,18 @@ Sink = Callable[[Line], None]
 class Logs:
     """The log files of one stack. `sink` gets every line too, for the terminal."""
 
-    def __init__(self, directory: Path, sink: Sink | None = None) -> None:
+    def __init__(self, directory: Path, sink: Sink | None = None, form: LogFormat = "text") -> None:
         self._directory = directory
+        self._form = form
         self._sink = sink
         self._handlers: dict[str, RotatingFileHandler] = {}
         self._tails: dict[str, deque[str]] = {}
 
     def write(self, part: str, text: str) -> None:
-        line = Line(part, datetime.now(UTC), text.rstrip("\r\n"))
+        text = text.rstrip("\r\n")
+        if part == STACK and self._form == "json":
+            text = as_json(STACK, "info", text)
+        line = Line(part, datetime.now(UTC), text)
         self._tails.setdefault(part, deque(maxlen=_TAIL_LINES)).append(line.text)
         self._handler(part).emit(_record(part, format_line(line)))
         try:

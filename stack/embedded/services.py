@@ -45,6 +45,7 @@ def gateway_part(wiring: Wiring) -> Part:
         "HOLDFAST_GATEWAY_SECRET": wiring.credentials.gateway_secret.get_secret_value(),
         **_given("HOLDFAST_GATEWAY_PORT", settings.gateway_port),
         "HOLDFAST_LOG_LEVEL": settings.log_level,
+        "HOLDFAST_LOG_FORMAT": settings.log_format,
         **_given("ANTHROPIC_API_KEY", settings.anthropic_api_key),
         **_given("ANTHROPIC_BASE_URL", settings.anthropic_base_url),
         **_given("OPENAI_API_KEY", settings.openai_api_key),
@@ -194,6 +195,7 @@ def _shared(wiring: Wiring) -> dict[str, str]:
         "HOLDFAST_DEFAULT_HARNESS": settings.default_harness,
         "HOLDFAST_DEFAULT_PROVIDER": settings.default_provider,
         "HOLDFAST_LOG_LEVEL": settings.log_level,
+        "HOLDFAST_LOG_FORMAT": settings.log_format,
     }
 
 

@@ -48,7 +48,7 @@ async def run_stack(
     layout = Layout.of(settings)
     layout.make()
     with stack_lock(layout):
-        logs = Logs(layout.logs, sink)
+        logs = Logs(layout.logs, sink, settings.log_format)
         try:
             await _run(settings, layout, logs, on_ready or _nobody_waits, only)
         finally:
@@ -132,7 +132,9 @@ async def _run(
         state.phase, state.error = "failed", error.body()
         raise
     else:
-        state.phase = "stopped"
+        # without a sidecar, boxes that a crash had left were not looked for
+        cleared = services.SIDECAR in only or stopped_well
+        state.phase = "stopped" if cleared else "failed"
         layout.remove_sockets()
     finally:
         write_state(layout, state)

@@ -149,6 +149,8 @@ class FaultInjector:
         # errors to answer the next calls of POST /runs with
         self.start_errors: list[HoldfastError | None] = []
         self.starts = 0
+        # the headers of each call of POST /runs
+        self.started_with: list[dict[str, str]] = []
         self.live: dict[str, bytes] = {}
         self.boxes: dict[UUID, str] = {}
         # boxes beside those: of no session, or a second one of a session
@@ -202,6 +204,7 @@ class FaultInjector:
 
     async def _start(self, request: Request) -> Response:
         self.starts += 1
+        self.started_with.append(dict(request.headers))
         body = RunRequest.model_validate_json(await request.body())
         if self.start_errors:
             error = self.start_errors.pop(0)

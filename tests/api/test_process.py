@@ -14,11 +14,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import asyncpg
 import httpx
 import pytest
 
+from api.db.migrate import load
 from tests.api.conftest import NewDatabase
-from tests.api.fault_injector import SECRET, FaultInjector, short_run
+from tests.api.fault_injector import SECRET, FaultInjector, FaultyRun, short_run
 from tests.api.serving import TOKEN, served
 from tests.services import SeaweedFS, free_port, until
 
@@ -146,3 +148,55 @@ async def test_a_missing_setting_is_named(missing: str, store_service: SeaweedFS
     assert done.returncode == 2
     assert missing in done.stderr.decode()
     assert "Traceback" not in done.stderr.decode()
+
+
+async def test_json_logs_carry_a_turn_from_the_request_that_started_it(
+    new_database: NewDatabase, store_service: SeaweedFS, tmp_path: Path
+) -> None:
+    injector = FaultInjector()
+
+    def breaks_once(run: FaultyRun) -> None:
+        run.faults.append(lambda _: [None])
+        run.journal.extend(short_run())
+
+    injector.plan = breaks_once
+    log = tmp_path / "log"
+    async with served(injector.app()) as sidecar_url:
+        env = environment(await new_database(), store_service, sidecar_url, free_port())
+        async with started({**env, "HOLDFAST_LOG_FORMAT": "json"}, log) as process:
+            sid = (await process.http.post("/sessions", json={})).json()["id"]
+            answer = await process.http.post(f"/sessions/{sid}/turns", json={"prompt": "go"})
+            turn, request = answer.json()["id"], answer.headers["X-Request-Id"]
+            async with asyncio.timeout(20):
+                path = f"/sessions/{sid}/turns/{turn}"
+                while (await process.http.get(path)).json()["state"] != "completed":
+                    await asyncio.sleep(0.05)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {line["service"] for line in lines} == {"api"}
+    assert any(line["logger"].startswith("uvicorn") for line in lines)
+    (broke,) = [line for line in lines if "the stream broke" in line["message"]]
+    ids = (broke["request_id"], broke["session_id"], broke["turn_id"])
+    assert ids == (request, sid, turn)
+    (asked,) = [line for line in lines if line["message"].startswith(f"POST /sessions/{sid}/turns")]
+    assert (asked["request_id"], asked["session_id"]) == (request, sid)
+    # the sidecar was told too, so that its lines can be found by the same id
+    assert {headers.get("x-request-id") for headers in injector.started_with} == {request}
+
+
+async def test_a_database_of_a_newer_version_is_refused_in_words(
+    new_database: NewDatabase, store_service: SeaweedFS, tmp_path: Path
+) -> None:
+    url = await new_database()
+    conn = await asyncpg.connect(url)
+    newer = len(load()) + 1
+    await conn.execute("INSERT INTO migrations VALUES ($1, 'x', 'y')", newer)
+    await conn.close()
+    env = environment(url, store_service, "http://127.0.0.1:1", free_port())
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-m", "api"], env=env, capture_output=True, timeout=60
+    )
+    assert done.returncode not in (0, None)
+    said = done.stderr.decode()
+    assert f"its schema is {newer}, this version knows {newer - 1}" in said
+    assert "run the newer version, or restore the backup" in said
+    assert "Traceback" not in said

@@ -8,6 +8,7 @@ import httpx
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
+from api.metrics import Metrics
 from api.middleware import Surround
 from tests.services import free_port
 
@@ -22,7 +23,7 @@ async def test_an_unanswered_request_is_told_that_the_api_was_stopped() -> None:
     port = free_port()
     server = uvicorn.Server(
         uvicorn.Config(
-            Surround(never_answers),
+            Surround(never_answers, Metrics()),
             port=port,
             lifespan="off",
             log_config=None,

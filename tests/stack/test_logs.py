@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from stack.commands.terminal import safe
 from stack.embedded import logs as module
 from stack.embedded.logs import Line, Logs, format_line
 from stack.logfiles import LogFiles
+from stack.screen import LogView
 
 
 def write(path: Path, second: int, text: str) -> None:
@@ -72,3 +75,30 @@ def test_a_watcher_that_leaves_does_not_stop_the_logs(tmp_path: Path) -> None:
         logs.write("api", "two")
     assert seen == ["one"]
     assert texts(LogFiles(tmp_path, "api").last(9)) == ["one", "two"]
+
+
+def test_json_lines_read_well_on_a_terminal_and_stay_as_they_are_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = json.dumps(
+        {"at": "x", "level": "warning", "logger": "api.x", "message": "hm", "turn_id": "t1"}
+    )
+    line = Line("api", datetime.now(UTC), text)
+    LogView(as_json=False)(line)
+    assert capsys.readouterr().out.endswith(f" api       │ {text}\n")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    LogView(as_json=False)(line)
+    shown = safe(capsys.readouterr().out)
+    assert "api       │ WARNING api.x: hm [turn=t1]" in shown
+    LogView(as_json=True)(line)
+    assert json.loads(capsys.readouterr().out)["log"]["turn_id"] == "t1"
+
+
+def test_the_supervisors_own_lines_have_the_form_of_the_others(tmp_path: Path) -> None:
+    with contextlib.closing(Logs(tmp_path, form="json")) as logs:
+        logs.write("stack", "api: ready")
+        logs.write("postgres", "plain")
+    (line,) = (tmp_path / "stack.log").read_text().splitlines()
+    written = json.loads(line.partition(" ")[2])
+    assert (written["service"], written["message"]) == ("stack", "api: ready")
+    assert (tmp_path / "postgres.log").read_text().endswith(" plain\n")
