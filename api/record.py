@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from api.db import leases, notify, permissions, sandboxes, sessions, transcript, turns
+from api.db import leases, notify, permissions, sandboxes, sessions, transcript, turns, usage
 from api.db.pool import Database
 from api.lines import Numbered
 from contracts.bodies import NotDurableBody, ReceiptBody, TurnState
@@ -61,6 +61,9 @@ async def record(database: Database, carried: Carried, lines: Sequence[Numbered]
         ended = False
         for seq, new in enumerate(stored, start=place.last_seq + 1):
             ended |= await _apply(conn, place.session_id, carried.turn_id, new.event, seq)
+        used = usage.total(new.event for new in stored)
+        if used.requests:
+            await usage.add(conn, place.session_id, carried.turn_id, used)
     database.metrics.stored((new.event for new in stored), time.perf_counter() - started)
     return ended
 

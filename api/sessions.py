@@ -10,7 +10,7 @@ from uuid_utils.compat import uuid7
 from api import cursors
 from api.carrier import Carrier
 from api.choices import Chosen, choose, storable
-from api.db import notify, sandboxes, search, sessions, turns
+from api.db import notify, sandboxes, search, sessions, turns, usage
 from api.db.pool import Database
 from api.db.sessions import Wanted
 from api.settings import Settings
@@ -27,6 +27,7 @@ from contracts.bodies import (
     SessionDeleted,
     SessionPage,
     SessionPatch,
+    Terms,
 )
 from contracts.errors import (
     Conflict,
@@ -77,6 +78,7 @@ class Sessions:
             chosen.permissions,
             chosen.durability,
             made_by,
+            body.budget,
         )
         async with self._database.transaction() as conn:
             if await sessions.count_made_by(conn, made_by) >= self._most:
@@ -142,12 +144,22 @@ class Sessions:
         )
 
     async def patch(self, session_id: UUID, body: SessionPatch) -> Session:
-        """Raises: SessionNotFound, InvalidInput."""
+        """A budget holds for a running turn too.
+
+        Raises: SessionNotFound, InvalidInput; SidecarUnavailable, when a running turn's budget
+        could not be changed: it holds from the next turn on, or when this is asked again.
+        """
         storable("title", body.title)
         if body.title is not None or body.archived is not None:
             async with self._database.connection() as conn:
                 await sessions.patch(conn, session_id, title=body.title, archived=body.archived)
-        return await self.get(session_id)
+        if "budget" in body.model_fields_set:
+            async with self._database.connection() as conn:
+                await usage.set_budget(conn, session_id, body.budget)
+        session = await self.get(session_id)
+        if "budget" in body.model_fields_set and session.running_turn is not None:
+            await self._sidecar.agree(session_id, Terms(budget=body.budget))
+        return session
 
     async def kill(self, session_id: UUID) -> Killed:
         """Raises: SessionNotFound, SandboxNotFound, SidecarUnavailable."""

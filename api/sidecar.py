@@ -14,6 +14,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from contracts.bodies import (
+    Agreed,
     Capabilities,
     Changed,
     Destroyed,
@@ -27,6 +28,7 @@ from contracts.bodies import (
     RunBody,
     RunRequest,
     SandboxList,
+    Terms,
 )
 from contracts.errors import HoldfastError, SidecarUnavailable, StreamGap, from_body
 from contracts.events import dumps
@@ -148,6 +150,12 @@ class Sidecar:
     async def release(self, session_id: UUID) -> Released:
         """Destroy the session's sandbox and let go of its mount."""
         return await self._call("DELETE", f"/sessions/{session_id}", Released, limits=SLOW)
+
+    async def agree(self, session_id: UUID, terms: Terms) -> Agreed:
+        """What these terms name holds for the session from here on; may be repeated."""
+        content = terms.model_dump_json(exclude_unset=True).encode()
+        path = f"/sessions/{session_id}/terms"
+        return await self._call("PUT", path, Agreed, content=content)
 
     async def live(self, session_id: UUID, params: Mapping[str, str | int]) -> FilePage:
         """Raises: FileNotFound, SandboxNotFound."""

@@ -18,6 +18,7 @@ from client.wire import SLOW_TIMEOUT, Wire, build, segment
 from contracts import errors
 from contracts.bodies import (
     MAX_PROMPT_CHARS,
+    Budget,
     Changes,
     Destroyed,
     Durability,
@@ -66,6 +67,7 @@ class Sessions:
         reasoning: str | None = None,
         permissions: Permissions | None = None,
         durability: Durability | None = None,
+        budget: Budget | None = None,
     ) -> Session:
         """A new session; what is left out is the stack's default.
 
@@ -80,6 +82,7 @@ class Sessions:
             reasoning=reasoning,
             permissions=permissions,
             durability=durability,
+            budget=budget,
         )
         return await self._wire.call("POST", "/sessions", Session, body=body)
 
@@ -130,6 +133,13 @@ class Sessions:
     async def archive(self, session_id: Id, archived: bool = True) -> Session:
         """Raises: SessionNotFound."""
         return await self._patch(session_id, archived=archived)
+
+    async def set_budget(self, session_id: Id, budget: Budget | None) -> Session:
+        """What the session may use in all, also of a turn that runs; None: as much as it likes.
+
+        Raises: SessionNotFound, Unavailable.
+        """
+        return await self._patch(session_id, budget=budget)
 
     async def delete(self, session_id: Id) -> SessionDeleted:
         """Removes the session's sandbox, objects and rows, and says how many of each.

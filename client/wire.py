@@ -13,6 +13,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 
 from client.settings import UP_HINT
 from contracts import errors
+from contracts.bodies import SessionPatch
 
 B = TypeVar("B", bound=BaseModel)
 Params = Mapping[str, str | int | bool | None]
@@ -131,7 +132,9 @@ class Wire:
         secret = self._token.get_secret_value()
         sent = {"Authorization": f"Bearer {secret}", **self._named, **(headers or {})}
         if body is not None:
-            content = body.model_dump_json(exclude_none=True).encode()
+            # what a patch names is changed, also to null
+            patch = isinstance(body, SessionPatch)
+            content = body.model_dump_json(exclude_unset=patch, exclude_none=not patch).encode()
             sent["Content-Type"] = "application/json"
         with map_errors(self._url):
             async with self._http.stream(

@@ -42,13 +42,40 @@ class Choices(Asked):
     durability: Durability | None = None
 
 
+class Budget(Asked):
+    """What a session may spend on models in all; a request beyond it is refused. Tokens are those
+    that go in and come out, read from a cache or not; the cost is in dollars, by the table of
+    prices."""
+
+    tokens: int | None = Field(None, ge=1, le=10**15)
+    cost: float | None = Field(None, gt=0, le=10**9, allow_inf_nan=False)
+
+
+class Totals(Body):
+    """What models were used, as the gateway counted it. `cost` is that of the requests that have a
+    price, None if none has; `unpriced` are the others. `estimated` are requests that were cut off
+    before their vendor had said what they used."""
+
+    requests: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cost: float | None = None
+    unpriced: int = 0
+    estimated: int = 0
+
+
 class SessionCreate(Choices):
     title: str = Field("", max_length=200)
+    budget: Budget | None = None
 
 
 class SessionPatch(Asked):
+    """What is named is changed; a budget of null is none."""
+
     title: str | None = Field(None, max_length=200)
     archived: StrictBool | None = None
+    budget: Budget | None = None
 
 
 class LastTurn(Body):
@@ -94,6 +121,8 @@ class Session(Body):
     files: int | None = None
     bytes: int | None = None
     last_turn: LastTurn | None = None
+    usage: Totals = Totals()
+    budget: Budget | None = None
     match: Match | None = None  # of a search
     made_by: str = "owner"  # the name of the token that made it
 
@@ -195,6 +224,7 @@ class Turn(Body):
     error: dict[str, Any] | None
     receipt: ReceiptBody | None
     not_durable: NotDurableBody | None = None
+    usage: Totals = Totals()
 
 
 class PermissionOption(Body):
@@ -410,6 +440,13 @@ class PastTurn(Body):
     cut: bool = False
 
 
+class Spent(Body):
+    """What a session has used so far, of what its budget counts."""
+
+    tokens: int = 0
+    cost: float = 0.0
+
+
 class RunRequest(Asked):
     """A turn, as the api hands it to the sidecar. Idempotent by `turn_id`."""
 
@@ -425,6 +462,42 @@ class RunRequest(Asked):
     durability: Durability = "mount"
     past: list[PastTurn] = []  # the session's last turns, oldest first
     turns_before: int = 0  # how many there were in all
+    budget: Budget | None = None
+    spent: Spent = Spent()
+
+
+class Terms(Asked):
+    """What the model gateway is to know of a session. What is left out stays as it is: a field is
+    changed by naming it, and None takes it away. `spent` only ever raises what the gateway knows.
+    A request is of the turn that is named when it begins."""
+
+    turn_id: UUID | None = None
+    budget: Budget | None = None
+    spent: Spent | None = None
+
+
+class Agreed(Body):
+    """The terms that were named hold."""
+
+    session_id: UUID
+
+
+class GatewayRecord(Body):
+    """Something that the gateway noted of a session. `id` grows; it is never given twice."""
+
+    id: int
+    at: datetime
+    kind: str
+    data: dict[str, Any]
+
+
+class GatewayRecords(Body):
+    """What was noted after the id that was asked for. `last` is the newest id there is, `open` how
+    many requests are on their way."""
+
+    records: list[GatewayRecord]
+    last: int
+    open: int = 0
 
 
 class PermissionAnswer(Asked):

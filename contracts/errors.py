@@ -56,6 +56,8 @@ HoldfastError
 ├── WorkspaceError (502)
 │   ├── MountFailed             no durable directory: no turn
 │   └── NotDurable              the barrier could not prove what the turn left
+├── BudgetSpent (402)           the session may use no more of a model
+├── ModelFailed (502)           the model API, as the gateway saw it
 └── HarnessError (502)
     ├── HarnessStartFailed
     ├── HarnessExited           the process died, with or without a word
@@ -314,6 +316,14 @@ class MountFailed(WorkspaceError):
 
 class NotDurable(WorkspaceError):
     code = "not_durable"
+
+
+class BudgetSpent(HoldfastError):
+    code, status = "budget_spent", 402
+
+
+class ModelFailed(HoldfastError):
+    code, status = "model_failed", 502
 
 
 class HarnessError(HoldfastError):

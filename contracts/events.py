@@ -279,11 +279,37 @@ class PermissionAnswered(EventBase):
 
 
 class Usage(EventBase):
+    """What one request to a model used, as the gateway counted it. `input_tokens` are all that
+    went in; `cached_tokens` and `cache_write_tokens` are the part of them that was read from the
+    vendor's cache or written to it. `cost` is in dollars; without it the model has no price. `cut`:
+    the harness broke it off. `estimated`: the vendor did not come to say. `side`: no tools were
+    offered, as for a title. `late`: of a request that began before this turn."""
+
     type: Literal["usage"] = "usage"
+    model: Text | None = None
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
+    cache_write_tokens: int = 0
     cost: float | None = None
+    outcome: Literal["completed", "cut", "failed"] = "completed"
+    estimated: bool = False
+    side: bool = False
+    late: bool = False
+    took: float | None = None
+
+
+class ModelFailed(EventBase):
+    """A request to a model failed, and the harness may have asked again. `status` is the HTTP one;
+    none: nobody knows. `code` is `budget_spent` for a request that the gateway did not let out."""
+
+    type: Literal["model.failed"] = "model.failed"
+    status: int | None = None
+    code: str = ""
+    message: Text = ""
+    model: Text | None = None
+    side: bool = False
+    late: bool = False
 
 
 class Receipt(EventBase):
@@ -347,6 +373,7 @@ KnownEvent = Annotated[
     | PermissionAsked
     | PermissionAnswered
     | Usage
+    | ModelFailed
     | Receipt
     | ReceiptFailed
     | Raw,

@@ -13,6 +13,7 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from contracts.bodies import (
+    Agreed,
     Capabilities,
     Changed,
     Destroyed,
@@ -30,6 +31,7 @@ from contracts.bodies import (
     RunBody,
     RunRequest,
     SandboxList,
+    Terms,
 )
 from contracts.errors import SandboxNotFound
 from sidecar.harnesses.registry import HARNESSES
@@ -136,6 +138,12 @@ async def release(session_id: UUID, runs: RunsHere) -> Released:
     released = await runs.sandboxes.release(session_id)
     await runs.forget_session(session_id)
     return released
+
+
+@router.put("/sessions/{session_id}/terms")
+async def agree(session_id: UUID, body: Terms, runs: RunsHere) -> Agreed:
+    await runs.sandboxes.gateway.open(str(session_id), body)
+    return Agreed(session_id=session_id)
 
 
 @router.get("/sessions/{session_id}/live")

@@ -69,6 +69,7 @@ class Settings(BaseSettings):
     docker_memory: int | None = Field(None, ge=64 << 20)
     docker_cpus: float | None = Field(None, gt=0)
     docker_pids: int | None = Field(None, ge=16)
+    model_prices: Path | None = None
     gateway_port: int | None = Field(None, ge=1, le=65535)
     gateway_url: str | None = None
     store_port: int | None = Field(None, ge=1, le=55535)

@@ -9,8 +9,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from api.db import usage
 from api.db.search import NOTHING, Sought
-from contracts.bodies import Durability, LastTurn, Permissions, Session, SessionState
+from contracts.bodies import Budget, Durability, LastTurn, Permissions, Session, SessionState
 
 if TYPE_CHECKING:
     from api.db.pool import Connection
@@ -27,6 +28,7 @@ class NewSession:
     permissions: Permissions
     durability: Durability = "mount"
     made_by: str = "owner"
+    budget: Budget | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ async def insert(conn: Connection, new: NewSession) -> Session:
         new.durability,
         new.made_by,
     )
+    if new.budget is not None:
+        await usage.set_budget(conn, new.id, new.budget)
     session = await get(conn, new.id)
     assert session is not None
     return session
@@ -91,6 +95,8 @@ ROW = """
 SELECT s.id, s.title, s.harness, s.provider, s.model, s.reasoning, s.permissions,
        s.durability, s.archived, s.created_at, s.updated_at, s.last_seq, s.made_by,
        t.id AS running_turn,
+       s.budget_tokens, s.budget_cost, s.used_requests, s.used_input, s.used_output,
+       s.used_cached, s.used_cost, s.used_unpriced, s.used_estimated,
        e.durable, w.waiting,
        (SELECT count(*) FROM turns q WHERE q.session_id = s.id AND q.state = 'queued') AS queued,
        (r.receipt ->> 'files')::bigint AS files, (r.receipt ->> 'bytes')::bigint AS bytes,
@@ -203,7 +209,8 @@ def _session(fields: dict[str, Any]) -> Session:
     if last["error"] is not None:
         last["error"] = json.loads(last["error"])
     last_turn = LastTurn(**last) if last["id"] is not None else None
-    return Session(**fields, last_turn=last_turn)
+    used, budget = usage.take_totals(fields), usage.take_budget(fields)
+    return Session(**fields, last_turn=last_turn, usage=used, budget=budget)
 
 
 TITLES = "SELECT id, title FROM sessions WHERE id = ANY($1::uuid[])"

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from contracts.bodies import Durability, NotDurableBody, Permissions, ReceiptBody, Turn, TurnState
+from api.db import usage
+from contracts.bodies import (
+    Budget,
+    Durability,
+    NotDurableBody,
+    Permissions,
+    ReceiptBody,
+    Spent,
+    Turn,
+    TurnState,
+)
 from contracts.events import dumps
 
 if TYPE_CHECKING:
@@ -32,7 +42,8 @@ class NewTurn:
 class RunningTurn:
     """What it takes to run a turn, or to go on with it after a restart.
 
-    `epoch` is the one that the turn started with, `lease_epoch` the one of its last grant.
+    `epoch` is the one that the turn started with, `lease_epoch` the one of its last grant. `spent`
+    is what the session has used so far, of what its budget counts.
     """
 
     id: UUID
@@ -49,6 +60,8 @@ class RunningTurn:
     accepted: bool
     cancel_requested: bool
     last_source: int
+    budget: Budget | None
+    spent: Spent
 
 
 # `first_seq` is only the earliest that it can have, until the turn starts.
@@ -121,7 +134,8 @@ async def queued(conn: Connection, session_id: UUID) -> int:
 # A receipt counts, and is shown, only with the turn's end.
 GET = """
 SELECT id, session_id, state, prompt, harness, provider, model, reasoning, permissions,
-       durability, created_at, ended_at, first_seq, last_seq, error,
+       durability, created_at, ended_at, first_seq, last_seq, error, used_requests, used_input,
+       used_output, used_cached, used_cost, used_unpriced, used_estimated,
        CASE WHEN ended_at IS NOT NULL THEN receipt END AS receipt,
        CASE WHEN ended_at IS NOT NULL THEN not_durable END AS not_durable
 FROM turns WHERE session_id = $1 AND id = $2
@@ -137,6 +151,8 @@ async def get(conn: Connection, session_id: UUID, turn_id: UUID) -> Turn | None:
 PAGE = """
 SELECT epoch, position, id, session_id, state, prompt, harness, provider, model, reasoning,
        permissions, durability, created_at, ended_at, first_seq, last_seq, error,
+       used_requests, used_input, used_output, used_cached, used_cost, used_unpriced,
+       used_estimated,
        CASE WHEN ended_at IS NOT NULL THEN receipt END AS receipt,
        CASE WHEN ended_at IS NOT NULL THEN not_durable END AS not_durable
 FROM turns
@@ -172,7 +188,8 @@ async def page(
 RUNNING_ONE = """
 SELECT t.id, t.session_id, t.epoch, s.epoch AS lease_epoch, t.prompt, t.harness, t.provider,
        t.model, t.reasoning, t.permissions, t.durability, t.accepted, t.cancel_requested,
-       t.last_source
+       t.last_source, s.budget_tokens, s.budget_cost, s.used_requests, s.used_input, s.used_output,
+       s.used_cached, s.used_cost, s.used_unpriced, s.used_estimated
 FROM turns t JOIN sessions s ON s.id = t.session_id
 WHERE t.state = 'running' AND t.id = $1
 """
@@ -183,7 +200,9 @@ async def running_one(conn: Connection, turn_id: UUID) -> RunningTurn | None:
     row = await conn.fetchrow(RUNNING_ONE, turn_id)
     if row is None:
         return None
-    return RunningTurn(**{**row, "prompt": json.loads(row["prompt"])})
+    fields = {**row, "prompt": json.loads(row["prompt"])}
+    budget, spent = usage.take_budget(fields), usage.spent(usage.take_totals(fields))
+    return RunningTurn(**fields, budget=budget, spent=spent)
 
 
 UNENDED = "SELECT true FROM turns WHERE id = $1 AND ended_at IS NULL"
@@ -281,4 +300,6 @@ def _turn(row: Mapping[str, Any]) -> Turn:
         key: json.loads(row[key]) if row[key] is not None else None
         for key in ("prompt", "error", "receipt", "not_durable")
     }
-    return Turn(**{**row, **decoded})
+    fields = {**row, **decoded}
+    used = usage.take_totals(fields)
+    return Turn(**fields, usage=used)

@@ -76,7 +76,7 @@ async def get_contents(sid: UUID, services: Use) -> SessionContents:
 
 @router.patch("/{sid}")
 async def patch_session(sid: UUID, body: SessionPatch, services: Use) -> Session:
-    """Rename, archive, bring back."""
+    """Rename, archive, bring back, change the budget."""
     return await services.sessions.patch(sid, body)
 
 

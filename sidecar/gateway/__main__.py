@@ -20,8 +20,12 @@ def main() -> None:
     logs.configure("gateway", level=settings.log_level, form=settings.log_format)
     if is_served(settings.gateway_control):
         sys.exit(f"Another gateway listens at {settings.gateway_control}: stop it first.")
+    try:
+        app = control_app(settings)
+    except ValueError as error:
+        sys.exit(str(error))
     config = uvicorn.Config(
-        control_app(settings),
+        app,
         lifespan="on",
         log_config=None,
         access_log=False,

@@ -1,27 +1,41 @@
-"""The control API: which sessions have a socket. Reached by its own unix socket, mode 0600."""
+"""The control API: which sessions have a socket, on what terms, and what was noted of them. Reached
+by its own unix socket, mode 0600."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Annotated
 from uuid import UUID
 
 import httpx
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from contracts.bodies import Health
-from contracts.errors import BadRequest, HoldfastError, InvalidInput, NotFound
+from contracts.bodies import GatewayRecords, Health, Terms
+from contracts.errors import (
+    BadRequest,
+    HoldfastError,
+    InvalidInput,
+    NotFound,
+    SessionNotFound,
+)
 from contracts.logs import Traced
+from sidecar.gateway.metering import prices
+from sidecar.gateway.metering.request import Meter
+from sidecar.gateway.records import Records, SessionLog
 from sidecar.gateway.remote import RemoteApp
 from sidecar.gateway.session_app import SessionApp
 from sidecar.gateway.settings import Settings
 from sidecar.gateway.sockets import SessionSockets, on_port
 from sidecar.gateway.upstream import LIMITS, TIMEOUT, upstreams
+
+# Longer waits are for who asks to ask again.
+MAX_WAIT_SECONDS = 30.0
 
 
 class SessionSocket(BaseModel):
@@ -36,38 +50,84 @@ class SessionClosed(BaseModel):
 
 
 def control_app(settings: Settings) -> FastAPI:
+    """Raises: ValueError, when the prices that are named cannot be read."""
+    table = prices.load(settings.model_prices)
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with httpx.AsyncClient(timeout=TIMEOUT, limits=LIMITS) as client:
             reachable = upstreams(settings, client)
+            records = Records(settings.gateway_dir)
             sockets = SessionSockets(
                 settings.gateway_dir,
-                lambda session_id: Traced(SessionApp(session_id, reachable), session_id=session_id),
+                lambda session_id: Traced(
+                    SessionApp(session_id, reachable, Meter(records.of(session_id), table)),
+                    session_id=session_id,
+                ),
             )
             async with sockets.serving(), _for_clouds(settings, sockets):
                 app.state.sockets = sockets
+                app.state.records = records
                 yield
 
     app = FastAPI(title="Holdfast model gateway", lifespan=lifespan, openapi_url=None)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(HoldfastError, _known)
+    _add_routes(app)
+    return app
 
+
+def _add_routes(app: FastAPI) -> None:
     @app.get("/healthz")
     async def health() -> Health:
         return Health()
 
     @app.put("/sessions/{session_id}")
-    async def open_session(request: Request, session_id: UUID) -> SessionSocket:
+    async def open_session(
+        request: Request, session_id: UUID, terms: Terms | None = None
+    ) -> SessionSocket:
         sockets: SessionSockets = request.app.state.sockets
-        return SessionSocket(socket=await sockets.open(session_id))
+        socket = await sockets.open(session_id)
+        if terms is not None:
+            _log(request, session_id).agree(terms)
+        return SessionSocket(socket=socket)
+
+    @app.get("/sessions/{session_id}/records")
+    async def read_records(
+        request: Request,
+        session_id: UUID,
+        after: Annotated[int, Query(ge=0)] = 0,
+        wait: Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS)] = 0.0,
+        idle: bool = False,
+    ) -> GatewayRecords:
+        """What was noted after `after`; waits up to `wait` seconds for something, or with `idle`
+        until no request of the session is on its way."""
+        return await _log(request, session_id).wait(after, wait, idle=idle)
+
+    @app.delete("/sessions/{session_id}/records")
+    async def take_records(
+        request: Request, session_id: UUID, upto: Annotated[int, Query(ge=0)]
+    ) -> GatewayRecords:
+        """Forget what is kept elsewhere by now."""
+        log = _log(request, session_id)
+        log.taken(upto)
+        return log.after(upto)
 
     @app.delete("/sessions/{session_id}")
     async def close_session(request: Request, session_id: UUID) -> SessionClosed:
         sockets: SessionSockets = request.app.state.sockets
         closed = await sockets.close(session_id)
+        request.app.state.records.remove(session_id)
         return SessionClosed(session_id=session_id, closed=closed)
 
-    return app
+
+def _log(request: Request, session_id: UUID) -> SessionLog:
+    """Raises: SessionNotFound."""
+    if request.app.state.sockets.app(session_id) is None:
+        raise SessionNotFound(f"The session {session_id} is not open here.", hint="PUT it first.")
+    records: Records = request.app.state.records
+    return records.of(session_id)
 
 
 @asynccontextmanager
@@ -85,9 +145,20 @@ def _rendered(error: HoldfastError, status: int) -> JSONResponse:
     return JSONResponse({"error": error.body()}, status_code=status)
 
 
-def _invalid(_request: Request, _error: Exception) -> JSONResponse:
-    error = InvalidInput("The session id is not a UUID.", hint="Use the id the api gave out.")
+def _known(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HoldfastError)
     return _rendered(error, error.status)
+
+
+def _invalid(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    place = ".".join(str(step) for step in first["loc"])
+    message = f"{place}: {first['msg']}"
+    if "session_id" in first["loc"]:
+        message = "The session id is not a UUID."
+    told = InvalidInput(message, hint="Use the id the api gave out.")
+    return _rendered(told, told.status)
 
 
 def _http(request: Request, error: Exception) -> JSONResponse:

@@ -37,17 +37,22 @@ _OPENAI_TYPES = {
     429: ("rate_limit_error", "rate_limit_exceeded"),
 }
 
-_SCRIPTED_MODEL = "scripted-1"
+SCRIPTED_MODEL = "scripted-1"
 
 
-def error_body(family: Family, status: int, message: str) -> dict[str, Any]:
+def error_body(
+    family: Family, status: int, message: str, code: str | None = None
+) -> dict[str, Any]:
+    """An error as the family's vendor would put it; `code` where there is a place for one."""
     if family == "anthropic":
         fallback = "api_error" if status >= 500 else "invalid_request_error"
         kind = _ANTHROPIC_TYPES.get(status, fallback)
         return {"type": "error", "error": {"type": kind, "message": message}}
     default = ("server_error" if status >= 500 else "invalid_request_error", None)
-    openai_kind, code = _OPENAI_TYPES.get(status, default)
-    return {"error": {"message": message, "type": openai_kind, "param": None, "code": code}}
+    openai_kind, usual = _OPENAI_TYPES.get(status, default)
+    return {
+        "error": {"message": message, "type": openai_kind, "param": None, "code": code or usual}
+    }
 
 
 def key_header(family: Family, key: str) -> tuple[str, str]:
@@ -56,7 +61,7 @@ def key_header(family: Family, key: str) -> tuple[str, str]:
 
 def scripted_models(family: Family) -> dict[str, Any]:
     """The list of models when there is no key. The scripted model answers to any name."""
-    name = _SCRIPTED_MODEL
+    name = SCRIPTED_MODEL
     if family == "anthropic":
         about = {"display_name": "Scripted model", "created_at": "1970-01-01T00:00:00Z"}
         data = [{"type": "model", "id": name, **about}]

@@ -8,17 +8,27 @@ import re
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
+from uuid import UUID
 
 from starlette.types import Receive, Scope, Send
 
 from sidecar.gateway.exchange import BadBody, Exchange, HungUp, decoded, parsed
 from sidecar.gateway.families import (
-    COUNT_TOKENS,
     FORMATS,
     MODELS,
+    SCRIPTED_MODEL,
     Family,
     error_body,
     scripted_models,
+)
+from sidecar.gateway.metering.hiding import asking_for_usage
+from sidecar.gateway.metering.reading import READERS
+from sidecar.gateway.metering.request import (
+    BUDGET_SPENT,
+    REFUSED_STATUS,
+    Meter,
+    ModelRequest,
+    Refused,
 )
 from sidecar.gateway.scripted.conversation import Json
 from sidecar.gateway.scripted.model import answer
@@ -30,15 +40,19 @@ logger = logging.getLogger(__name__)
 
 # The name comes from a sandbox: nothing in it may forge a log line.
 _LOGGED_MODEL = re.compile(r"[\w.:/@\[\]-]{1,100}")
-_SSE_HEADERS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
+_SSE = {"content-type": "text/event-stream", "cache-control": "no-cache"}
+_SSE_HEADERS = [(name.encode(), value.encode()) for name, value in _SSE.items()]
 
 
 class SessionApp:
     """An ASGI app for one session: whose request it is follows from the socket it came by."""
 
-    def __init__(self, session_id: str, upstreams: Mapping[Family, Upstream]) -> None:
+    def __init__(
+        self, session_id: UUID, upstreams: Mapping[Family, Upstream], meter: Meter
+    ) -> None:
         self._session_id = session_id
         self._upstreams = upstreams
+        self._meter = meter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
@@ -50,6 +64,7 @@ class SessionApp:
         except HungUp:
             pass
         except BadBody as error:
+            self._meter.unreadable(error.status, error.message)
             await _refuse(exchange, family, error.status, error.message)
         finally:
             logger.info(
@@ -83,27 +98,58 @@ class SessionApp:
         except BadBody as error:
             fault = error
         exchange.model = _logged(body.get("model"))
-        if family in self._upstreams:
-            # also what we cannot read: that is between the harness and its vendor
-            await self._upstreams[family].relay(exchange, raw)
-        elif fault:
+        scripted = family not in self._upstreams
+        if scripted and fault:
+            self._meter.unreadable(fault.status, fault.message)
             await _refuse(exchange, family, fault.status, fault.message)
-        else:
-            await self._script(exchange, family, body)
-
-    async def _script(self, exchange: Exchange, family: Family, body: Json) -> None:
-        _, wire = FORMATS[exchange.path]
-        if exchange.path == COUNT_TOKENS:
-            await exchange.answer(200, {"input_tokens": wire.tokens(body)})
             return
+        if exchange.path not in READERS:  # nothing that uses a model
+            await self._unmetered(exchange, family, raw, body)
+            return
+        model = SCRIPTED_MODEL if scripted else exchange.model
+        try:
+            request = self._meter.begin(exchange.path, model, None if fault else body, len(raw))
+        except Refused as refused:
+            told = error_body(family, REFUSED_STATUS, refused.message, BUDGET_SPENT)
+            await exchange.answer(REFUSED_STATUS, told)
+            return
+        try:
+            if scripted:
+                await self._script(exchange, family, body, request)
+            else:
+                # also what we cannot read: that is between the harness and its vendor
+                asking = None if fault else asking_for_usage(exchange.path, body)
+                await self._upstreams[family].relay(
+                    exchange, asking or raw, request, asked_for_usage=asking is not None
+                )
+        finally:
+            request.close()
+
+    async def _unmetered(self, exchange: Exchange, family: Family, raw: bytes, body: Json) -> None:
+        if family in self._upstreams:
+            await self._upstreams[family].relay(exchange, raw)
+        else:
+            _, wire = FORMATS[exchange.path]
+            await exchange.answer(200, {"input_tokens": wire.tokens(body)})
+
+    async def _script(
+        self, exchange: Exchange, family: Family, body: Json, request: ModelRequest
+    ) -> None:
+        _, wire = FORMATS[exchange.path]
         reply = answer(wire.conversation(body))
         if isinstance(reply, Failure):
+            request.failed(reply.status, reply.message)
             await _refuse(exchange, family, reply.status, reply.message)
         elif body.get("stream") is True:
-            await exchange.stream(200, _SSE_HEADERS, _paced(wire.stream(reply, body)))
+            asking = asking_for_usage(exchange.path, body)
+            frames = wire.stream(reply, body if asking is None else parsed(asking))
+            chunks = request.watch(200, _SSE, _paced(frames), hide_usage=asking is not None)
+            await exchange.stream(200, _SSE_HEADERS, chunks)
         else:
             await asyncio.sleep(seconds(reply.parts))
-            await exchange.answer(200, wire.whole(reply, body))
+            whole = wire.whole(reply, body)
+            request.whole(whole)
+            await exchange.answer(200, whole)
 
 
 async def _refuse(exchange: Exchange, family: Family, status: int, message: str) -> None:

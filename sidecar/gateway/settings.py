@@ -21,6 +21,8 @@ class Settings(BaseSettings):
     gateway_port: int | None = None
     gateway_host: str = "127.0.0.1"
     gateway_secret: SecretStr | None = None
+    # A table of prices that takes the place of ours.
+    model_prices: Path | None = None
     log_level: str = "INFO"
     log_format: LogFormat = "text"
 

@@ -101,7 +101,7 @@ async def on_port(app: ASGIApp, host: str, port: int) -> AsyncIterator[None]:
 class SessionSockets:
     """Which sessions are served, and where."""
 
-    def __init__(self, directory: Path, app_for: Callable[[str], ASGIApp]) -> None:
+    def __init__(self, directory: Path, app_for: Callable[[UUID], ASGIApp]) -> None:
         self._directory = directory
         self._app_for = app_for
         self._listeners: dict[UUID, _Listener] = {}
@@ -130,7 +130,7 @@ class SessionSockets:
                 listener.close()
             path = self._directory / str(session_id) / _NAME
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            self._listeners[session_id] = await _Listener.open(path, self._app_for(str(session_id)))
+            self._listeners[session_id] = await _Listener.open(path, self._app_for(session_id))
             logger.info("session=%s socket opened", session_id)
             return path
 

@@ -10,6 +10,7 @@ from pydantic import SecretStr
 
 from sidecar.gateway.exchange import Exchange
 from sidecar.gateway.families import Family, error_body, key_header
+from sidecar.gateway.metering.request import ModelRequest
 from sidecar.gateway.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -49,29 +50,53 @@ class Upstream:
         self._key = key
         self._client = client
 
-    async def relay(self, exchange: Exchange, body: bytes) -> None:
-        """Answer `exchange` with what the model API answers, byte by byte as it comes."""
-        request = self._request(exchange, body)
+    async def relay(
+        self,
+        exchange: Exchange,
+        body: bytes,
+        request: ModelRequest | None = None,
+        *,
+        asked_for_usage: bool = False,
+    ) -> None:
+        """Answer `exchange` with what the model API answers, byte by byte as it comes. `request` is
+        told all of it. `asked_for_usage`: the body is ours, and the client did not ask."""
+        sent = self._request(exchange, body, rewritten=asked_for_usage)
         try:
-            response = await self._client.send(request, stream=True)
+            response = await self._client.send(sent, stream=True)
         except httpx.TransportError as error:
-            await exchange.answer(502, error_body(self._family, 502, self._unreachable(error)))
+            message = self._unreachable(error)
+            if request is not None:
+                request.failed(502, message)
+            await exchange.answer(502, error_body(self._family, 502, message))
             return
+        secret = self._key.get_secret_value()
+        status, chunks = response.status_code, response.aiter_raw()
+        if request is not None:
+            chunks = request.watch(
+                status, response.headers, chunks, secret=secret, hide_usage=asked_for_usage
+            )
         try:
-            headers = _kept(response.headers, _NOT_RETURNED)
-            await exchange.stream(response.status_code, headers, response.aiter_raw())
+            headers = [
+                pair
+                for pair in _kept(response.headers, _NOT_RETURNED)
+                if secret.encode("latin-1", "replace") not in pair[1]
+            ]
+            await exchange.stream(status, headers, chunks)
         except httpx.TransportError as error:
             # too late for a status: the answer stays cut off, which every client notices
             exchange.status = 502
+            if request is not None:
+                request.failed(502, f"the model API broke off its answer ({type(error).__name__})")
             logger.warning("family=%s stream broke: %s", self._family, type(error).__name__)
         finally:
             await response.aclose()
 
-    def _request(self, exchange: Exchange, body: bytes) -> httpx.Request:
+    def _request(self, exchange: Exchange, body: bytes, *, rewritten: bool) -> httpx.Request:
         url = self._base + exchange.path + (f"?{exchange.query}" if exchange.query else "")
-        headers = httpx.Headers(_kept(exchange.headers, _NOT_FORWARDED))
-        # the answer is passed on as it is, so it must come in a form the harness asked for
-        headers.setdefault("accept-encoding", "identity")
+        dropped = _NOT_FORWARDED | ({"content-encoding"} if rewritten else set())
+        headers = httpx.Headers(_kept(exchange.headers, dropped))
+        # it is read on its way, and every client takes an answer as it is
+        headers["accept-encoding"] = "identity"
         name, value = key_header(self._family, self._key.get_secret_value())
         headers[name] = value
         return httpx.Request(

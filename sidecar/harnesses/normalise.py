@@ -18,7 +18,7 @@ IGNORED = (
     schema.CurrentModeUpdate,
     schema.ConfigOptionUpdate,
     schema.SessionInfoUpdate,
-    schema.UsageUpdate,  # how full the context is; tokens are in the answer to the prompt
+    schema.UsageUpdate,  # how full the context is; what was used is counted at the gateway
     schema.UserMessageChunk,
 )
 
@@ -96,23 +96,6 @@ def _from_update(update: BaseModel) -> events.EventBase | None:
         case schema.AgentPlanUpdate():
             return events.Plan(entries=[entry.model_dump() for entry in update.entries])
     return None
-
-
-def usage(result: dict[str, Any]) -> events.Usage | None:
-    """The usage that some harnesses put into the answer to a prompt."""
-    found = result.get("usage")
-    if not isinstance(found, dict):
-        return None
-
-    def count(name: str) -> int:
-        value = found.get(name)
-        return value if isinstance(value, int) else 0
-
-    return events.Usage(
-        input_tokens=count("inputTokens"),
-        output_tokens=count("outputTokens"),
-        cached_tokens=count("cachedReadTokens"),
-    )
 
 
 def _same(one: events.ToolUpdate, other: events.ToolUpdate) -> bool:

@@ -172,9 +172,6 @@ class Conversation:
                 return "cancelled"
         # Now and not before: a harness starts itself over for a moment while it sets up.
         self._left = await self._sandbox.processes()
-        usage = normalise.usage(result)
-        if usage is not None:
-            await self._emit(usage, None)
         return str(result.get("stopReason", "end_turn"))
 
     async def _answer(self, prompt: asyncio.Task[dict[str, Any]]) -> dict[str, Any]:

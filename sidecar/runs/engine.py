@@ -70,19 +70,24 @@ class Runs:
     def _recover(self) -> None:
         """Go on with runs that a sidecar before us left without an end; remove old ones."""
         self._dir.mkdir(parents=True, exist_ok=True)
+        unended: list[Journal] = []
         for path in self._dir.glob("*.ndjson"):
             if time.time() - path.stat().st_mtime > KEEP_SECONDS:
                 path.unlink()
                 continue
             try:
                 journal = Journal.load(path)
-                self._journals[journal.request.turn_id] = journal
-                if not journal.ended:
-                    self._begin(journal, adopted=True)
+                harnesses.get(journal.request.harness)
             except (ValueError, HoldfastError):
                 # Of another release, or cut off before its first line: its turn is told as lost.
                 log.exception("the run in %s cannot be taken up", path)
                 path.rename(path.with_suffix(".broken"))
+                continue
+            self._journals[journal.request.turn_id] = journal
+            if not journal.ended:
+                unended.append(journal)
+        for journal in unended:  # when all are known: a turn must know what those before it told
+            self._begin(journal, adopted=True)
         running = {journal.request.session_id for journal in map(self._journal, self._turns)}
         self.sandboxes.let_go(except_for=running)
 
@@ -113,7 +118,18 @@ class Runs:
     def _begin(self, journal: Journal, *, adopted: bool = False) -> None:
         turn_id = journal.request.turn_id
         model = self._default_models.get(harnesses.get(journal.request.harness).family)
-        turn = Turn(journal, self.sandboxes, self._states, model, adopted=adopted)
+        session_id = journal.request.session_id
+        told = [
+            j.last_record for j in self._journals.values() if j.request.session_id == session_id
+        ]
+        turn = Turn(
+            journal,
+            self.sandboxes,
+            self._states,
+            model,
+            adopted=adopted,
+            recorded_upto=max(told, default=0),
+        )
         self._turns[turn_id] = turn
         self._tasks[turn_id] = self._group.create_task(self._run(turn_id, turn))
 

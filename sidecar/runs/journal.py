@@ -26,14 +26,17 @@ PART_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Entry:
-    """One journalled event; `source` is the SSE id it came from, where it has one."""
+    """One journalled event; `source` is the SSE id it came from, `record` the gateway's record,
+    where it has one."""
 
     n: int
     event: dict[str, Any]
     source: int | None = None
+    record: int | None = None
 
     def line(self) -> bytes:
-        return dumps({"n": self.n, "event": self.event, "source": self.source}) + b"\n"
+        plain = {"n": self.n, "event": self.event, "source": self.source}
+        return dumps(plain if self.record is None else {**plain, "record": self.record}) + b"\n"
 
 
 class Journal:
@@ -47,6 +50,8 @@ class Journal:
         self._types: set[str] = set()
         self._last_type = ""
         self._last_source = 0
+        # The gateway's last record that has become an event; 0 if none has.
+        self.last_record = 0
         self._grown = asyncio.Condition()
 
     @classmethod
@@ -99,15 +104,18 @@ class Journal:
         """Whether there is such an event."""
         return event_type in self._types
 
-    async def append(self, event: EventBase, source: int | None = None) -> None:
+    async def append(
+        self, event: EventBase, source: int | None = None, record: int | None = None
+    ) -> None:
         request = self.request
         place = {"session_id": request.session_id, "turn_id": request.turn_id}
         placed = event.model_copy(update={**place, "at": datetime.now(UTC)})
-        entry = Entry(self.last_n + 1, to_dict(placed), source)
+        entry = Entry(self.last_n + 1, to_dict(placed), source, record)
         line = entry.line()
         self._write(line, before=self._ends[-1])
+        # before anything is waited for: a line whose writer was cancelled keeps its number
+        self._note(entry, len(line))
         async with self._grown:
-            self._note(entry, len(line))
             self._grown.notify_all()
 
     def _note(self, entry: Entry, size: int) -> None:
@@ -115,6 +123,7 @@ class Journal:
         self._last_type = entry.event["type"]
         self._types.add(self._last_type)
         self._last_source = max(self._last_source, entry.source or 0)
+        self.last_record = max(self.last_record, entry.record or 0)
 
     async def follow(self, after: int) -> AsyncIterator[bytes]:
         """Lines after number `after`, as they come, until the run has ended."""

@@ -70,7 +70,7 @@ class Sandboxes:
         self.providers = providers.usual
         self._copied = providers.copied
         self._troubles: tuple[float, dict[str, str]] = (-TROUBLE_SECONDS, {})
-        self._gateway = gateway
+        self.gateway = gateway
         self.live = live
         self._warmth = warmth
         self._locks: defaultdict[UUID, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -262,7 +262,7 @@ class Sandboxes:
                 key=f"{session}-{request.epoch}",
                 session_id=session,
                 labels={"session": session, "epoch": str(request.epoch)},
-                gateway_socket=await self._gateway.open(session),
+                gateway_socket=await self.gateway.open(session),
             )
         )
         live = Live(request.session_id, request.provider, sandbox.id, request.durability)
@@ -328,7 +328,7 @@ class Sandboxes:
                 if await provider.workspace(session) is not None:
                     await provider.release(session, forget=True)
             self.live.drop(session_id)
-            await self._gateway.close_session(session)
+            await self.gateway.close_session(session)
         self._locks.pop(session_id, None)
         return Released(session_id=session_id, sandboxes=sandboxes, mounts=mounts)
 

@@ -30,6 +30,7 @@ from sidecar.runs.ladder import Brought
 from sidecar.runs.live import Live
 from sidecar.runs.permissions import Permissions
 from sidecar.runs.progress import Talk
+from sidecar.runs.records import Recorded
 from sidecar.runs.sandboxes import Sandboxes
 from sidecar.runs.states import Native, States
 from sidecar.tasks import background
@@ -43,7 +44,8 @@ INTERRUPTIONS = (HarnessExited, SandboxGone, StreamGap, Unreachable)
 
 
 class Turn:
-    """One turn from its request to its last event. `adopted`: a sidecar before us had begun it."""
+    """One turn from its request to its last event. `adopted`: a sidecar before us had begun it.
+    `recorded_upto`: the gateway's last record that an earlier turn of the session has told."""
 
     def __init__(
         self,
@@ -53,6 +55,7 @@ class Turn:
         default_model: str | None,
         *,
         adopted: bool = False,
+        recorded_upto: int = 0,
     ) -> None:
         self._journal = journal
         self._request = journal.request
@@ -65,6 +68,7 @@ class Turn:
             self._request.permissions,
         )
         self.permissions = Permissions(journal)
+        self._recorded = Recorded(sandboxes.gateway, journal, recorded_upto, begun=adopted)
         self._adopted = adopted
         self._progress = progress.load(journal)
         self._sandbox: DurableSandbox | None = None
@@ -76,13 +80,17 @@ class Turn:
     async def run(self) -> None:
         async with self._sandboxes.lock(self._request.session_id):
             end = await self._guarded(self._work())
+            await self._recorded.take_rest(cut_off=not isinstance(end, events.TurnCompleted))
+            end = self._recorded.judged(end)
             end = await self._guarded(self._settle(end))
             if self._live is not None:
                 if self._sandbox is not None and self._sandbox.remounted:
                     self._live = self._live.without_processes()
                 await self._guarded(self._sandboxes.keep_warm(self._live, self._journal.append))
+            await self._recorded.take_rest(pages=1)
             await self._journal.append(end)
             progress.clear(self._journal)
+            await self._recorded.forget()
 
     async def _guarded(self, step: Coroutine[Any, Any, Any]) -> events.EventBase:
         """Run a step; its failure is an event."""
@@ -113,6 +121,7 @@ class Turn:
         if self._progress.talk is not None:
             sandbox = await self._rejoin_sandbox()
             return await self._hear_out(sandbox, self._progress.talk)
+        await self._recorded.begin()
         # Not interrupted by a cancel: a sandbox is never left half-made.
         self._sandbox, self._live = await self._sandboxes.acquire(
             self._request, self._journal.append
@@ -169,6 +178,7 @@ class Turn:
             tasks.start(mount_watch.watch(sandboxes, live, sandbox, self._journal.append))
             tasks.start(mount_watch.keep_copying(sandboxes, live, sandbox))
             tasks.start(mount_watch.keep_alive(live, sandbox))
+            tasks.start(self._recorded.follow())
             yield
 
     async def _brief(self, brought: Brought) -> str:

@@ -9,7 +9,7 @@ def register(app: typer.Typer) -> None:
     """Adds the user commands to the root app."""
     # Here and not above: matrix_test itself uses this package's terminal.
     import matrix_test
-    from stack.commands import files, run, sessions, tokens, turns
+    from stack.commands import files, run, sessions, tokens, turns, usage
 
     app.command("new")(sessions.new)
     app.command("run")(run.run)
@@ -20,6 +20,7 @@ def register(app: typer.Typer) -> None:
     app.command("turns")(turns.turns)
     app.command("receipt")(turns.receipt)
     app.command("leaks")(turns.leaks)
+    app.command("budget")(usage.budget)
     app.command("kill")(sessions.kill)
     app.command("destroy")(sessions.destroy)
     app.command("rm")(sessions.rm)

@@ -25,6 +25,7 @@ from stack.commands.terminal import (
     put_json,
     styled,
 )
+from stack.commands.usage import BudgetCost, BudgetTokens, given
 from stack.commands.view import TranscriptView
 
 
@@ -50,6 +51,8 @@ async def run(
         bool, typer.Option("--queue", help="While a turn runs, wait for its end.")
     ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Start it and return.")] = False,
+    budget_tokens: BudgetTokens = None,
+    budget_cost: BudgetCost = None,
     as_json: opt.Json = False,
 ) -> int:
     """Run a turn and show it. Ctrl-C cancels it; a second one leaves it running.
@@ -57,6 +60,9 @@ async def run(
     Exit code: 0 completed with a receipt, 130 cancelled, 1 anything else.
     """
     permissions: Permissions | None = "ask" if ask else None
+    budget = given(budget_tokens, budget_cost)
+    if budget is not None and session is not None:
+        raise typer.BadParameter("a budget is for a new session: holdfast budget changes it")
     async with connect() as hf:
         if session is None:
             found = await hf.sessions.create(
@@ -65,6 +71,7 @@ async def run(
                 model=model,
                 reasoning=reasoning,
                 permissions=permissions,
+                budget=budget,
             )
             if not as_json:
                 console(stderr=True).print(styled(f"session {found.id}", "dim"))

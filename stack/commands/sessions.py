@@ -13,6 +13,7 @@ from contracts.bodies import Session, SessionPage, SessionState
 from stack.commands import options as opt
 from stack.commands.connect import connect
 from stack.commands.terminal import command, console, one_line, put_json, styled
+from stack.commands.usage import BudgetCost, BudgetTokens, given, session_lines
 from stack.commands.view import TranscriptView, plural
 
 
@@ -25,9 +26,12 @@ async def new(
     reasoning: opt.Reasoning = None,
     permissions: opt.PermissionMode = None,
     durability: opt.DurabilityMode = None,
+    budget_tokens: BudgetTokens = None,
+    budget_cost: BudgetCost = None,
     as_json: opt.Json = False,
 ) -> None:
     """Make a session and print its id."""
+    budget = given(budget_tokens, budget_cost)
     async with connect() as hf:
         session = await hf.sessions.create(
             title=title,
@@ -37,6 +41,7 @@ async def new(
             reasoning=reasoning,
             permissions=permissions,
             durability=durability,
+            budget=budget,
         )
     if as_json:
         put_json(session)
@@ -77,7 +82,7 @@ async def show(
     ] = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Show a session's transcript."""
+    """Show a session's transcript, and what it has used."""
     async with connect() as hf:
         found = await hf.sessions.resolve(session)
         view = TranscriptView(console())
@@ -88,6 +93,9 @@ async def show(
                 else:
                     view.show(event)
         view.close()
+        if not as_json:
+            for line in session_lines(await hf.sessions.get(found.id)):
+                console().print(styled(line, "dim"))
 
 
 @command

@@ -9,12 +9,13 @@ from uuid import UUID
 from rich.console import Console
 from rich.filesize import decimal
 
-from contracts.bodies import NotDurableBody, ReceiptBody
+from contracts.bodies import NotDurableBody, ReceiptBody, Totals
 from contracts.events import (
     TURN_ENDS,
     ErrorInfo,
     Event,
     Message,
+    ModelFailed,
     MountLost,
     MountReady,
     MountRestored,
@@ -46,6 +47,7 @@ from contracts.events import (
     WorkspaceVerified,
 )
 from stack.commands.terminal import INTERRUPTED, one_line, safe, styled
+from stack.commands.usage import plus, used
 
 # A tool's output is there to be recognised, not read: `--json` has all of it.
 OUTPUT_LINES = 12
@@ -75,6 +77,7 @@ class TranscriptView:
         self._tools: dict[str, _Tool] = {}
         self._proven: set[UUID | None] = set()
         self._judged: set[UUID | None] = set()
+        self._used: dict[UUID | None, Totals] = {}
         self.exit_code: int | None = None
 
     def show(self, event: Event) -> None:
@@ -85,6 +88,8 @@ class TranscriptView:
             self._tool(event)
         elif isinstance(event, Receipt | ReceiptFailed):
             self._verdict(event)
+        elif isinstance(event, Usage):
+            self._used[event.turn_id] = plus(self._used.get(event.turn_id, Totals()), event)
         elif isinstance(event, TURN_ENDS):
             self._end(event)
         elif said := remark(event):
@@ -163,6 +168,9 @@ class TranscriptView:
                 self._line(f"turn ended: {event.stop_reason}", "yellow")
             # Completed, yet nothing proves that its work is kept: that is no success.
             self.exit_code = 0 if proven else 1
+        totals = self._used.pop(event.turn_id, None)
+        if totals is not None:
+            self._line(used(totals), "dim")
         if event.turn_id not in self._judged:
             self._line("✗ no receipt: what this turn left is not proven to be in the store", "red")
 
@@ -239,8 +247,9 @@ def remark(event: Event) -> tuple[str, str] | None:
             return f"  answered {event.option_id or 'nothing'} by {event.by}", "dim"
         case Plan():
             return "\n".join(["plan:", *(f"  {_entry(each)}" for each in event.entries)]), "dim"
-        case Usage():
-            return f"tokens: {event.input_tokens} in, {event.output_tokens} out", "dim"
+        case ModelFailed():
+            status = f" ({event.status})" if event.status else ""
+            return f"the model API failed{status}: {one_line(event.message)}", "yellow"
         case MountLost():
             return f"workspace lost ({event.engine}): {one_line(event.reason)}", "red"
         case _:

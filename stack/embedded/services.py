@@ -50,6 +50,7 @@ def gateway_part(wiring: Wiring) -> Part:
         **_given("ANTHROPIC_BASE_URL", settings.anthropic_base_url),
         **_given("OPENAI_API_KEY", settings.openai_api_key),
         **_given("OPENAI_BASE_URL", settings.openai_base_url),
+        **_given("HOLDFAST_MODEL_PRICES", settings.model_prices),
     }
 
     async def is_ready(_pid: int) -> bool:

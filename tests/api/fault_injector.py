@@ -22,6 +22,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from contracts.bodies import (
+    Agreed,
     Capabilities,
     Changed,
     Destroyed,
@@ -165,6 +166,8 @@ class FaultInjector:
         self.changed: list[tuple[str, ...]] = []
         self.holds: list[tuple[UUID, list[Any]]] = []
         self.hold_errors: list[HoldfastError] = []
+        # what a running turn's session was told of its terms
+        self.terms: list[tuple[UUID, dict[str, Any]]] = []
         self.released: list[UUID] = []
         self.release_errors: list[HoldfastError] = []
         self.lock = threading.Lock()
@@ -184,6 +187,7 @@ class FaultInjector:
             Route("/sandboxes/{provider}/{box}", self._destroy, methods=["DELETE"]),
             Route("/sessions/{sid:uuid}/kill", self._kill, methods=["POST"]),
             Route("/sessions/{sid:uuid}", self._release, methods=["DELETE"]),
+            Route("/sessions/{sid:uuid}/terms", self._agree, methods=["PUT"]),
             Route("/sessions/{sid:uuid}/live", self._live),
             Route("/sessions/{sid:uuid}/hold", self._hold, methods=["POST"]),
             Route("/sessions/{sid:uuid}/mount/file", self._put_file, methods=["PUT"]),
@@ -282,6 +286,11 @@ class FaultInjector:
         self.released.append(sid)
         box = self.boxes.pop(sid, None)
         return _json(Released(session_id=sid, sandboxes=int(box is not None), mounts=0))
+
+    async def _agree(self, request: Request) -> Response:
+        sid = request.path_params["sid"]
+        self.terms.append((sid, await request.json()))
+        return _json(Agreed(session_id=sid))
 
     async def _hold(self, request: Request) -> Response:
         if self.hold_errors:

@@ -225,7 +225,8 @@ class Routes:
         session = self._session(request)
         if request.method == "PATCH":
             patch = bodies.SessionPatch.model_validate_json(await request.body())
-            session = session.model_copy(update=patch.model_dump(exclude_none=True))
+            named = {name: getattr(patch, name) for name in patch.model_fields_set}
+            session = session.model_copy(update=named)
             self.api.sessions[session.id] = session
         if request.method == "DELETE":
             if self.api.on_delete is not None:

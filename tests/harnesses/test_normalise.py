@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from contracts import events
-from sidecar.harnesses.normalise import Normaliser, usage
+from sidecar.harnesses.normalise import Normaliser
 
 
 def update(**fields: Any) -> dict[str, Any]:
@@ -111,10 +111,3 @@ def test_what_fits_no_schema_is_kept_raw() -> None:
 def test_chatter_is_not_kept() -> None:
     chatter = update(sessionUpdate="available_commands_update", availableCommands=[])
     assert Normaliser().event(chatter) is None
-
-
-def test_usage_in_the_answer_to_a_prompt() -> None:
-    event = usage({"usage": {"inputTokens": 3, "outputTokens": 2, "cachedReadTokens": "odd"}})
-    assert event is not None
-    assert (event.input_tokens, event.output_tokens, event.cached_tokens) == (3, 2, 0)
-    assert usage({}) is None

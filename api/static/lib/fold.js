@@ -1,11 +1,12 @@
 // Events become items: what a reader sees of them. One pass, in order of `seq`.
 
 import { inWorkspace } from "./text.js";
+import { plus } from "./usage.js";
 
 /**
  * @typedef {Record<string, any> & {seq: number, type: string, at: string}} Event
  * @typedef {{id: string, harness: string, provider: string, model?: string, started: string,
- *   ended: string|null, state: string, whole: boolean, receipt: Event|null, usage: Event|null,
+ *   ended: string|null, state: string, whole: boolean, receipt: Event|null, usage: import("./usage.js").Totals|null,
  *   memory: Event|null, paths: Set<string>, open: Set<Item>}} TurnView
  * @typedef {{kind: string, key: number, version: number, turn: TurnView|null} & Record<string, any>} Item
  */
@@ -13,6 +14,7 @@ import { inWorkspace } from "./text.js";
 const LINES = new Set([
   "sandbox.creating", "sandbox.ready", "sandbox.attached", "sandbox.gone", "sandbox.destroyed", "mount.ready",
   "mount.lost", "mount.restored", "workspace.restored", "workspace.verified", "workspace.swept", "run.adopted", "resume", "state.failed",
+  "model.failed",
 ]);
 
 export class Fold {
@@ -177,7 +179,7 @@ const HANDLERS = {
     item.version++;
   },
   usage: (fold, event, turn) => {
-    if (turn) turn.usage = event;
+    if (turn) turn.usage = plus(turn.usage, event);
   },
   "state.captured": (fold, event, turn) => {
     if (turn) turn.memory = event;

@@ -37,6 +37,7 @@ const STEPS = {
     [e.carried && `carried: ${e.carried}`, e.dropped && `left out: ${e.dropped}`,
       Object.entries(e.steps ?? {}).map(([name, s]) => `${name} ${duration(s)}`).join(", ")].filter(Boolean).join("\n"),
   ],
+  "model.failed": (e) => [`the model API failed${e.status ? ` (${e.status})` : ""}: ${e.message}`, "warn", e.model],
   "state.failed": (e) => [`the memory of ${e.harness} was not stored`, "warn", e.reason],
 };
 

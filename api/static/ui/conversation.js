@@ -3,6 +3,7 @@
 import { link } from "../api.js";
 import { safety } from "../lib/lifecycle.js";
 import { ago, count, shown } from "../lib/text.js";
+import { used, whole } from "../lib/usage.js";
 import { bar } from "../me.js";
 import { attempt, go, patchSession, reload, state, update } from "../state.js";
 import { html, useRef, useState } from "../vendor/preact-11.2.0-htm-3.1.1.js";
@@ -46,6 +47,7 @@ function Head({ session, transcript }) {
             onInput=${(e) => setName(e.target.value)} onBlur=${save} onKeyDown=${(e) => e.key === "Escape" && setName(null)} /></form>`}
       <${Menu} label="Session menu" items=${[
         { icon: "pencil", text: "Rename", act: () => setName(session.title) },
+        { icon: "zap", text: "Budget…", act: () => update({ dialog: { kind: "budget", session } }) },
         { icon: "archive", text: session.archived ? "Bring back" : "Archive", act: () => attempt(() => patchSession(session.id, { archived: !session.archived })) },
         { icon: "trash", text: "Delete…", danger: true, act: () => update({ dialog: { kind: "delete", session } }) },
       ]} />
@@ -70,7 +72,13 @@ function Strip({ session, transcript }) {
       <span class="strip-more">${sandbox ? `${turn?.harness ?? session.harness} · since ${ago(sandbox.created_at) || "now"}` : `next: ${turn?.harness ?? session.harness} on ${turn?.provider ?? session.provider}`}</span></dd></div>
     <div><dt>State</dt><dd role="status"><span class=${`dot ${live[0]} ${running && link.up ? "pulse" : ""}`}></span><b>${live[1]}</b> <span class="strip-more">${live[2]}</span></dd></div>
     <div class=${`safe ${safe.tone}`}><dt>Files</dt><dd><span class=${`dot ${safe.tone}`}></span><b>${safe.word}</b> <span class="strip-more">${safe.text}</span></dd></div>
+    ${(session.usage.requests > 0 || session.budget) && html`<${Used} session=${session} />`}
   </dl>`;
+}
+
+function Used({ session }) {
+  const { word, text, tone } = used(session);
+  return html`<div class="used"><dt>Models</dt><dd title=${whole(session.usage)}><span class=${`dot ${tone}`}></span><b class=${tone && `tone-${tone}`}>${word}</b> <span class="strip-more">${text}</span></dd></div>`;
 }
 
 function Body({ session, transcript }) {

@@ -5,6 +5,7 @@ import { ago, bytes, clock, count, shown } from "../lib/text.js";
 import { bar } from "../me.js";
 import { attempt, createSession, deleteSession, go, refreshCapabilities, refreshSandbox, state, toast, update } from "../state.js";
 import { html, useEffect, useState } from "../vendor/preact-11.2.0-htm-3.1.1.js";
+import { BudgetDialog, BudgetFields, budgetOf } from "./budget.js";
 import { titleOf } from "./conversation.js";
 import { Dialog, Empty, Spinner, Trouble } from "./parts.js";
 
@@ -13,6 +14,7 @@ export function Dialogs() {
   if (kind === "new") return html`<${NewSession} />`;
   if (kind === "delete") return html`<${Delete} session=${state.dialog.session} />`;
   if (kind === "sandboxes") return html`<${Sandboxes} />`;
+  if (kind === "budget") return html`<${BudgetDialog} session=${state.dialog.session} />`;
   if (kind === "help") return html`<${Help} />`;
   if (kind === "ask") return html`<${Ask} ...${state.dialog} />`;
   if (kind === "confirm") return html`<${Confirm} ...${state.dialog} />`;
@@ -24,6 +26,7 @@ const close = () => update({ dialog: null });
 function NewSession() {
   const { capabilities } = state;
   const [form, setForm] = useState({ title: "", model: "", reasoning: "", permissions: "auto", durability: "mount" });
+  const [budget, setBudget] = useState({ tokens: "", cost: "" });
   const [error, setError] = useState(null);
   const [busy, setBusy] = useState(false);
   useEffect(() => void refreshCapabilities(), []); // a provider may have come or gone
@@ -39,7 +42,7 @@ function NewSession() {
   const submit = async (event) => {
     event.preventDefault();
     setBusy(true);
-    const given = { ...form, harness: chosen, provider, permissions };
+    const given = { ...form, harness: chosen, provider, permissions, budget: budgetOf(budget) };
     try {
       await createSession(Object.fromEntries(Object.entries(given).filter(([, value]) => value)));
     } catch (failure) {
@@ -66,6 +69,7 @@ function NewSession() {
       <label>Model<input name="model" list="models" maxlength="200" value=${form.model} onInput=${set("model")} placeholder="Default" />
         <datalist id="models">${harness?.models.map((each) => html`<option value=${each} />`)}</datalist></label>
     </div>
+    <${BudgetFields} value=${budget} set=${setBudget} />
     ${engine && html`<p class="meta">${kept(engine, form.durability)}</p>`}
     ${error && html`<${Trouble} error=${error} />`}
     <footer><button type="button" onClick=${close}>Cancel</button><button class="primary" disabled=${busy}>Create</button></footer>

@@ -2,6 +2,7 @@
 
 import { get } from "../api.js";
 import { bytes, count, duration, shown } from "../lib/text.js";
+import { brief, whole } from "../lib/usage.js";
 import { state } from "../state.js";
 import { html, useEffect, useState } from "../vendor/preact-11.2.0-htm-3.1.1.js";
 import { preview } from "./files.js";
@@ -12,13 +13,16 @@ export function Receipt({ item, turn }) {
   const [open, setOpen] = useOpen(item.key);
   const proof = item.proof;
   const failed = turn.failed;
+  // of a turn whose beginning is not loaded, the sum is not the turn's
+  const usage = turn.whole ? turn.usage : null;
+  const spent = usage ? ` · ${brief(usage)}` : "";
   const tone = proof ? (proof.lost ? "warn" : "good") : "bad";
   return html`<section class=${`receipt ${tone}`} aria-label="Receipt">
     <button type="button" class="receipt-head" aria-expanded=${open} onClick=${() => setOpen(!open)}>
       <${Icon} name=${proof ? "check" : "cross"} />
       ${proof
-        ? html`<span><strong>${proof.lost ? "Safe up to the last copy" : "Safe in the store"}</strong> <span class="receipt-facts">${count(proof.files, "file")} · ${bytes(proof.bytes)} · ${proof.engine} · proven in ${duration(proof.took)}</span></span>`
-        : html`<span><strong>Not durable</strong> <span class="receipt-facts">${failed ? shown(failed.reason) : "this turn ended without a receipt"}</span></span>`}
+        ? html`<span><strong>${proof.lost ? "Safe up to the last copy" : "Safe in the store"}</strong> <span class="receipt-facts">${count(proof.files, "file")} · ${bytes(proof.bytes)} · ${proof.engine} · proven in ${duration(proof.took)}${spent}</span></span>`
+        : html`<span><strong>Not durable</strong> <span class="receipt-facts">${failed ? shown(failed.reason) : "this turn ended without a receipt"}${spent}</span></span>`}
       <${Icon} name="chevron" />
     </button>
     ${open && html`<div class="receipt-details">
@@ -29,7 +33,7 @@ export function Receipt({ item, turn }) {
         ${proof?.window && html`<dt>Copied</dt><dd>every ${duration(proof.window)} while a turn runs: that much a sudden end may cost</dd>`}
         ${turn.ended && html`<dt>Turn</dt><dd>${turn.harness} on ${turn.provider}, ${duration((Date.parse(turn.ended) - Date.parse(turn.started)) / 1000)}</dd>`}
         ${turn.memory && html`<dt>Memory</dt><dd>${turn.memory.harness}'s own state stored, ${bytes(turn.memory.bytes)}</dd>`}
-        ${turn.usage && html`<dt>Tokens</dt><dd>${count(turn.usage.input_tokens, "in", "in")}, ${count(turn.usage.output_tokens, "out", "out")}</dd>`}
+        ${usage && html`<dt>Models</dt><dd>${whole(usage)}</dd>`}
       </dl>
       ${failed && html`<ul class="unsafe">${Object.entries(failed.files ?? {}).slice(0, 200).map(([path, why]) => html`<li><code>${shown(path)}</code> ${shown(why)}</li>`)}</ul>`}
       ${proof && html`<${Changes} turn=${turn} />`}
