@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from contracts.bodies import Capabilities, Choices, Durability, Permissions, Session
+from contracts.bodies import (
+    Capabilities,
+    Choices,
+    Durability,
+    Permissions,
+    Session,
+    SessionCreate,
+    SessionPatch,
+)
+from contracts.egress import Egress
 from contracts.errors import InvalidInput, UnknownHarness, UnknownProvider, UnsupportedChoice
 
 
@@ -44,6 +53,26 @@ def choose(asked: Choices, fallback: Session | Chosen, capabilities: Capabilitie
     )
     _check(chosen, capabilities)
     return chosen
+
+
+def check_egress(
+    asked: SessionCreate | SessionPatch, before: Egress, provider: str, capabilities: Capabilities
+) -> None:
+    """Raises: UnsupportedChoice, InvalidInput."""
+    if asked.egress is None and asked.egress_hosts is None:
+        return
+    network = {each.name: each.network for each in capabilities.providers}.get(provider, "gateway")
+    if network == "provider":
+        raise UnsupportedChoice(
+            f"Sandboxes on {provider} have the network of {provider}, not the gateway's.",
+            hint="Leave egress out, and limit the network there; or use `local` or `docker`.",
+        )
+    egress = asked.egress or before
+    if asked.egress_hosts and egress != "allow":
+        raise InvalidInput(
+            f"egress_hosts are for egress `allow`, and the session's is `{egress}`.",
+            hint="Set egress to `allow`, or leave the hosts out.",
+        )
 
 
 def _check(chosen: Chosen, capabilities: Capabilities) -> None:

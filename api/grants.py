@@ -19,7 +19,7 @@ TITLE_CHARS = 80
 # How many events a turn begins with: that it began, and what it was asked.
 OPENING = 2
 # What a turn runs with, as its first event tells it.
-HOW = ("harness", "provider", "model", "reasoning", "permissions")
+HOW = ("harness", "provider", "model", "reasoning", "permissions", "egress")
 
 
 async def begin(
@@ -27,10 +27,10 @@ async def begin(
 ) -> RunningTurn:
     """Let a queued turn run: its epoch, its lease, the intent to have a box, its first events."""
     epoch = locked.epoch + 1
+    await turns.start(conn, turn_id, epoch, locked.last_seq + 1)
     turn = await turns.get(conn, session_id, turn_id)
     assert turn is not None
     await sessions.start_turn(conn, session_id, epoch, title_of(turn.prompt))
-    await turns.start(conn, turn_id, epoch, locked.last_seq + 1)
     await leases.grant(conn, turn_id, holder)
     await sandboxes.intend(conn, session_id, turn_id, turn.provider, epoch)
     place = await transcript.lock(conn, turn_id, epoch)

@@ -9,7 +9,7 @@ from uuid_utils.compat import uuid7
 
 from api import cursors
 from api.carrier import Carrier
-from api.choices import Chosen, choose, storable
+from api.choices import Chosen, check_egress, choose, storable
 from api.db import notify, sandboxes, search, sessions, turns, usage
 from api.db.pool import Database
 from api.db.sessions import Wanted
@@ -67,7 +67,9 @@ class Sessions:
         Raises: InvalidInput, TooManySessions, and what `choose` raises.
         """
         storable("title", body.title)
-        chosen = choose(body, self._defaults, await self._sidecar.capabilities())
+        capabilities = await self._sidecar.capabilities()
+        chosen = choose(body, self._defaults, capabilities)
+        check_egress(body, "off", chosen.provider, capabilities)
         new = sessions.NewSession(
             uuid7(),
             body.title,
@@ -78,6 +80,8 @@ class Sessions:
             chosen.permissions,
             chosen.durability,
             made_by,
+            body.egress or "off",
+            body.egress_hosts or (),
             body.budget,
         )
         async with self._database.transaction() as conn:
@@ -144,15 +148,20 @@ class Sessions:
         )
 
     async def patch(self, session_id: UUID, body: SessionPatch) -> Session:
-        """A budget holds for a running turn too.
+        """Egress holds from the next turn on, a budget for a running turn too.
 
-        Raises: SessionNotFound, InvalidInput; SidecarUnavailable, when a running turn's budget
-        could not be changed: it holds from the next turn on, or when this is asked again.
+        Raises: SessionNotFound, InvalidInput, UnsupportedChoice; SidecarUnavailable, when a running
+        turn's budget could not be changed: it holds from the next turn on, or when this is asked
+        again.
         """
         storable("title", body.title)
-        if body.title is not None or body.archived is not None:
+        if body.egress is not None or body.egress_hosts is not None:
+            session = await self.get(session_id)
+            capabilities = await self._sidecar.capabilities()
+            check_egress(body, session.egress, session.provider, capabilities)
+        if body != SessionPatch():
             async with self._database.connection() as conn:
-                await sessions.patch(conn, session_id, title=body.title, archived=body.archived)
+                await sessions.patch(conn, session_id, body)
         if "budget" in body.model_fields_set:
             async with self._database.connection() as conn:
                 await usage.set_budget(conn, session_id, body.budget)

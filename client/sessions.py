@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any, Literal
 from uuid import UUID
@@ -36,6 +36,7 @@ from contracts.bodies import (
     TurnCreate,
     TurnPage,
 )
+from contracts.egress import Egress
 from contracts.events import TURN_END_TYPES, Event
 
 Id = UUID | str
@@ -67,6 +68,8 @@ class Sessions:
         reasoning: str | None = None,
         permissions: Permissions | None = None,
         durability: Durability | None = None,
+        egress: Egress | None = None,
+        egress_hosts: Sequence[str] | None = None,
         budget: Budget | None = None,
     ) -> Session:
         """A new session; what is left out is the stack's default.
@@ -82,6 +85,8 @@ class Sessions:
             reasoning=reasoning,
             permissions=permissions,
             durability=durability,
+            egress=egress,
+            egress_hosts=None if egress_hosts is None else list(egress_hosts),
             budget=budget,
         )
         return await self._wire.call("POST", "/sessions", Session, body=body)
@@ -133,6 +138,16 @@ class Sessions:
     async def archive(self, session_id: Id, archived: bool = True) -> Session:
         """Raises: SessionNotFound."""
         return await self._patch(session_id, archived=archived)
+
+    async def set_egress(
+        self, session_id: Id, egress: Egress, hosts: Sequence[str] | None = None
+    ) -> Session:
+        """What the session may reach, from its next turn on; without `hosts` those stay.
+
+        Raises: SessionNotFound, InvalidInput, UnsupportedChoice.
+        """
+        given = None if hosts is None else list(hosts)
+        return await self._patch(session_id, egress=egress, egress_hosts=given)
 
     async def set_budget(self, session_id: Id, budget: Budget | None) -> Session:
         """What the session may use in all, also of a turn that runs; None: as much as it likes.

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
+from contracts.egress import Egress, HostPatterns
 from contracts.events import Text
 
 Permissions = Literal["ask", "auto"]
@@ -67,6 +68,8 @@ class Totals(Body):
 
 class SessionCreate(Choices):
     title: str = Field("", max_length=200)
+    egress: Egress | None = None
+    egress_hosts: HostPatterns | None = None  # with `allow`: besides the stack's own list
     budget: Budget | None = None
 
 
@@ -75,6 +78,8 @@ class SessionPatch(Asked):
 
     title: str | None = Field(None, max_length=200)
     archived: StrictBool | None = None
+    egress: Egress | None = None  # from the next turn on
+    egress_hosts: HostPatterns | None = None
     budget: Budget | None = None
 
 
@@ -108,6 +113,8 @@ class Session(Body):
     reasoning: str | None
     permissions: Permissions
     durability: Durability = "mount"
+    egress: Egress = "off"  # where the provider's network is the gateway's
+    egress_hosts: list[str] = []
     archived: bool
     created_at: datetime
     updated_at: datetime
@@ -217,6 +224,8 @@ class Turn(Body):
     reasoning: str | None
     permissions: Permissions
     durability: Durability = "mount"
+    egress: Egress = "off"
+    egress_hosts: list[str] = []
     created_at: datetime
     ended_at: datetime | None
     first_seq: int
@@ -413,6 +422,8 @@ class ProviderBody(Body):
     reason: str = ""
     engine: str | None = None
     engine_why: str = ""
+    # gateway: what a session may reach is its `egress`; provider: whatever the provider lets it
+    network: Literal["gateway", "provider"] = "gateway"
 
 
 class Capabilities(Body):
@@ -460,6 +471,8 @@ class RunRequest(Asked):
     reasoning: str | None = None
     permissions: Permissions = "auto"
     durability: Durability = "mount"
+    egress: Egress = "off"
+    egress_hosts: list[str] = []
     past: list[PastTurn] = []  # the session's last turns, oldest first
     turns_before: int = 0  # how many there were in all
     budget: Budget | None = None
@@ -474,6 +487,8 @@ class Terms(Asked):
     turn_id: UUID | None = None
     budget: Budget | None = None
     spent: Spent | None = None
+    egress: Egress | None = None
+    egress_hosts: list[str] | None = None
 
 
 class Agreed(Body):

@@ -62,6 +62,7 @@ class TurnStarted(EventBase):
     model: str | None = None
     reasoning: str | None = None
     permissions: str = "auto"
+    egress: str = "off"
 
 
 class TurnCompleted(EventBase):
@@ -96,6 +97,7 @@ class SandboxReady(EventBase):
     provider: str
     sandbox_id: str
     took: float
+    network: Literal["gateway", "provider"] = "gateway"  # whose rules hold for what it may reach
 
 
 class SandboxAttached(EventBase):
@@ -312,6 +314,22 @@ class ModelFailed(EventBase):
     late: bool = False
 
 
+class Egress(EventBase):
+    """What went, or was not let, out of the sandbox through the gateway's proxy: one connection, or
+    several alike in `connections`, of which 0 says that it was told before and went on. `reason` is
+    why it was refused, or why one that was allowed came to nothing."""
+
+    type: Literal["egress"] = "egress"
+    host: Text
+    port: int | None = None
+    method: Text = ""
+    verdict: Literal["allowed", "refused"]
+    reason: Text = ""
+    connections: int = 1
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
 class Receipt(EventBase):
     """Proof that all the turn left behind is in the store. `window` is how many seconds of work a
     sandbox's sudden end may cost, with an engine that copies; `lost` says that it did."""
@@ -373,6 +391,7 @@ KnownEvent = Annotated[
     | PermissionAsked
     | PermissionAnswered
     | Usage
+    | Egress
     | ModelFailed
     | Receipt
     | ReceiptFailed

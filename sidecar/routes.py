@@ -80,6 +80,7 @@ async def capabilities(request: Request, runs: RunsHere) -> Capabilities:
                 reason=troubles[row.name],
                 engine=runs.sandboxes.engine(row.name).name,
                 engine_why=runs.sandboxes.engine(row.name).why,
+                network=row.network,
             )
             for row in ROWS.values()
         ],

@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from contracts.egress import pattern
 from contracts.logs import LogFormat
 from stack.errors import Misconfigured
 
@@ -89,6 +90,11 @@ class Settings(BaseSettings):
     modal_app: str | None = None
     modal_image: str | None = None
     modal_runtime: Literal["gvisor", "vm"] | None = None
+    egress_allow: str | None = None
+    egress_ports: str | None = None
+    egress_tunnels: int | None = Field(None, ge=1, le=200)
+    egress_bytes: int | None = Field(None, ge=0)
+    egress_idle_seconds: float | None = Field(None, gt=0)
     s3_bucket: str = "sessions"
     s3_proxy: str | None = None
     anthropic_model: str | None = None
@@ -115,6 +121,13 @@ class Settings(BaseSettings):
         if self.geesefs is not None and not os.access(self.geesefs, os.X_OK):
             raise ValueError(f"HOLDFAST_GEESEFS={self.geesefs} is not a program that can be run")
         return self
+
+    @field_validator("egress_allow")
+    @classmethod
+    def _hosts(cls, value: str | None) -> str | None:
+        for each in filter(None, (value or "").replace(" ", "").split(",")):
+            pattern(each)
+        return value
 
     @property
     def data(self) -> Path:

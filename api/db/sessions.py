@@ -11,7 +11,16 @@ from uuid import UUID
 
 from api.db import usage
 from api.db.search import NOTHING, Sought
-from contracts.bodies import Budget, Durability, LastTurn, Permissions, Session, SessionState
+from contracts.bodies import (
+    Budget,
+    Durability,
+    LastTurn,
+    Permissions,
+    Session,
+    SessionPatch,
+    SessionState,
+)
+from contracts.egress import Egress
 
 if TYPE_CHECKING:
     from api.db.pool import Connection
@@ -28,6 +37,8 @@ class NewSession:
     permissions: Permissions
     durability: Durability = "mount"
     made_by: str = "owner"
+    egress: Egress = "off"
+    egress_hosts: Sequence[str] = ()
     budget: Budget | None = None
 
 
@@ -51,9 +62,9 @@ class Removed:
 
 
 INSERT = """
-INSERT INTO sessions
-    (id, title, harness, provider, model, reasoning, permissions, durability, made_by)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+INSERT INTO sessions (id, title, harness, provider, model, reasoning, permissions, durability,
+                      made_by, egress, egress_hosts)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 """
 
 
@@ -70,6 +81,8 @@ async def insert(conn: Connection, new: NewSession) -> Session:
         new.permissions,
         new.durability,
         new.made_by,
+        new.egress,
+        list(new.egress_hosts),
     )
     if new.budget is not None:
         await usage.set_budget(conn, new.id, new.budget)
@@ -93,7 +106,8 @@ async def count_made_by(conn: Connection, name: str) -> int:
 # newest that has ended, `r` the newest that has a receipt.
 ROW = """
 SELECT s.id, s.title, s.harness, s.provider, s.model, s.reasoning, s.permissions,
-       s.durability, s.archived, s.created_at, s.updated_at, s.last_seq, s.made_by,
+       s.durability, s.egress, s.egress_hosts, s.archived, s.created_at, s.updated_at, s.last_seq,
+       s.made_by,
        t.id AS running_turn,
        s.budget_tokens, s.budget_cost, s.used_requests, s.used_input, s.used_output,
        s.used_cached, s.used_cost, s.used_unpriced, s.used_estimated,
@@ -236,16 +250,17 @@ async def count(conn: Connection, session_id: UUID) -> Removed:
 
 PATCH = """
 UPDATE sessions
-SET title = coalesce($2, title), archived = coalesce($3, archived), updated_at = now()
+SET title = coalesce($2, title), archived = coalesce($3, archived),
+    egress = coalesce($4, egress), egress_hosts = coalesce($5, egress_hosts), updated_at = now()
 WHERE id = $1
 """
 
 
-async def patch(
-    conn: Connection, session_id: UUID, *, title: str | None, archived: bool | None
-) -> None:
+async def patch(conn: Connection, session_id: UUID, change: SessionPatch) -> None:
     """Change what is given; None leaves a field as it is."""
-    await conn.execute(PATCH, session_id, title, archived)
+    await conn.execute(
+        PATCH, session_id, change.title, change.archived, change.egress, change.egress_hosts
+    )
 
 
 # No join here: the lock may be waited for, and a joined row would be from before the wait.

@@ -19,6 +19,7 @@ from contracts.bodies import (
     Turn,
     TurnState,
 )
+from contracts.egress import Egress
 from contracts.events import dumps
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class RunningTurn:
     reasoning: str | None
     permissions: Permissions
     durability: Durability
+    egress: Egress
+    egress_hosts: list[str]
     accepted: bool
     cancel_requested: bool
     last_source: int
@@ -91,9 +94,11 @@ async def insert(conn: Connection, new: NewTurn, first_seq: int) -> None:
     )
 
 
+# What it may reach is the session's choice of that moment, and holds to the turn's end.
 START = """
-UPDATE turns SET state = 'running', epoch = $2, first_seq = $3, last_seq = $3
-WHERE id = $1 AND state = 'queued'
+UPDATE turns SET state = 'running', epoch = $2, first_seq = $3, last_seq = $3,
+                 egress = s.egress, egress_hosts = s.egress_hosts
+FROM sessions s WHERE turns.id = $1 AND turns.state = 'queued' AND s.id = turns.session_id
 """
 
 
@@ -134,8 +139,9 @@ async def queued(conn: Connection, session_id: UUID) -> int:
 # A receipt counts, and is shown, only with the turn's end.
 GET = """
 SELECT id, session_id, state, prompt, harness, provider, model, reasoning, permissions,
-       durability, created_at, ended_at, first_seq, last_seq, error, used_requests, used_input,
-       used_output, used_cached, used_cost, used_unpriced, used_estimated,
+       durability, egress, egress_hosts, created_at, ended_at, first_seq, last_seq, error,
+       used_requests, used_input, used_output, used_cached, used_cost, used_unpriced,
+       used_estimated,
        CASE WHEN ended_at IS NOT NULL THEN receipt END AS receipt,
        CASE WHEN ended_at IS NOT NULL THEN not_durable END AS not_durable
 FROM turns WHERE session_id = $1 AND id = $2
@@ -150,8 +156,8 @@ async def get(conn: Connection, session_id: UUID, turn_id: UUID) -> Turn | None:
 # What was cancelled while it waited is no part of the conversation.
 PAGE = """
 SELECT epoch, position, id, session_id, state, prompt, harness, provider, model, reasoning,
-       permissions, durability, created_at, ended_at, first_seq, last_seq, error,
-       used_requests, used_input, used_output, used_cached, used_cost, used_unpriced,
+       permissions, durability, egress, egress_hosts, created_at, ended_at, first_seq, last_seq,
+       error, used_requests, used_input, used_output, used_cached, used_cost, used_unpriced,
        used_estimated,
        CASE WHEN ended_at IS NOT NULL THEN receipt END AS receipt,
        CASE WHEN ended_at IS NOT NULL THEN not_durable END AS not_durable
@@ -187,9 +193,9 @@ async def page(
 
 RUNNING_ONE = """
 SELECT t.id, t.session_id, t.epoch, s.epoch AS lease_epoch, t.prompt, t.harness, t.provider,
-       t.model, t.reasoning, t.permissions, t.durability, t.accepted, t.cancel_requested,
-       t.last_source, s.budget_tokens, s.budget_cost, s.used_requests, s.used_input, s.used_output,
-       s.used_cached, s.used_cost, s.used_unpriced, s.used_estimated
+       t.model, t.reasoning, t.permissions, t.durability, t.egress, t.egress_hosts, t.accepted,
+       t.cancel_requested, t.last_source, s.budget_tokens, s.budget_cost, s.used_requests,
+       s.used_input, s.used_output, s.used_cached, s.used_cost, s.used_unpriced, s.used_estimated
 FROM turns t JOIN sessions s ON s.id = t.session_id
 WHERE t.state = 'running' AND t.id = $1
 """

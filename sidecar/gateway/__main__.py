@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import sys
 
 import uvicorn
@@ -31,6 +32,9 @@ def main() -> None:
         access_log=False,
         timeout_graceful_shutdown=2,
     )
+    # every tunnel of every session has two descriptors
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     settings.gateway_control.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[taking_over(settings.gateway_control)])

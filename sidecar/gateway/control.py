@@ -4,7 +4,7 @@ by its own unix socket, mode 0600."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Annotated
 from uuid import UUID
@@ -25,9 +25,10 @@ from contracts.errors import (
     SessionNotFound,
 )
 from contracts.logs import Traced
+from sidecar.gateway.egress.proxy import Allowed, Proxy, WayOut
 from sidecar.gateway.metering import prices
 from sidecar.gateway.metering.request import Meter
-from sidecar.gateway.records import Records, SessionLog
+from sidecar.gateway.records import EGRESS, Records, SessionLog
 from sidecar.gateway.remote import RemoteApp
 from sidecar.gateway.session_app import SessionApp
 from sidecar.gateway.settings import Settings
@@ -55,7 +56,11 @@ def control_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with httpx.AsyncClient(timeout=TIMEOUT, limits=LIMITS) as client:
+        async with AsyncExitStack() as stack:
+            way = stack.enter_context(WayOut.of_this_machine(settings.egress_rules))
+            client = await stack.enter_async_context(
+                httpx.AsyncClient(timeout=TIMEOUT, limits=LIMITS)
+            )
             reachable = upstreams(settings, client)
             records = Records(settings.gateway_dir)
             sockets = SessionSockets(
@@ -64,6 +69,7 @@ def control_app(settings: Settings) -> FastAPI:
                     SessionApp(session_id, reachable, Meter(records.of(session_id), table)),
                     session_id=session_id,
                 ),
+                lambda session_id: _proxy(session_id, way, records.of(session_id)),
             )
             async with sockets.serving(), _for_clouds(settings, sockets):
                 app.state.sockets = sockets
@@ -90,7 +96,10 @@ def _add_routes(app: FastAPI) -> None:
         sockets: SessionSockets = request.app.state.sockets
         socket = await sockets.open(session_id)
         if terms is not None:
-            _log(request, session_id).agree(terms)
+            log = _log(request, session_id)
+            log.agree(terms)
+            if "turn_id" in terms.model_fields_set:
+                sockets.proxy(session_id).begin_turn(_allowed(log.terms))
         return SessionSocket(socket=socket)
 
     @app.get("/sessions/{session_id}/records")
@@ -102,8 +111,16 @@ def _add_routes(app: FastAPI) -> None:
         idle: bool = False,
     ) -> GatewayRecords:
         """What was noted after `after`; waits up to `wait` seconds for something, or with `idle`
-        until no request of the session is on its way."""
-        return await _log(request, session_id).wait(after, wait, idle=idle)
+        until no request of the session is on its way. Who does not wait for something gets all,
+        also what is held back to be told together."""
+        log = _log(request, session_id)
+        if idle:
+            await log.wait(after, wait, idle=True)
+            log = _log(request, session_id)  # it may have been closed meanwhile
+        if idle or wait == 0:
+            request.app.state.sockets.proxy(session_id).flush()
+            return log.after(after)
+        return await log.wait(after, wait)
 
     @app.delete("/sessions/{session_id}/records")
     async def take_records(
@@ -120,6 +137,14 @@ def _add_routes(app: FastAPI) -> None:
         closed = await sockets.close(session_id)
         request.app.state.records.remove(session_id)
         return SessionClosed(session_id=session_id, closed=closed)
+
+
+def _allowed(terms: Terms) -> Allowed:
+    return Allowed(terms.egress or "off", tuple(terms.egress_hosts or ()))
+
+
+def _proxy(session_id: UUID, way: WayOut, log: SessionLog) -> Proxy:
+    return Proxy(str(session_id), way, lambda told: log.add(EGRESS, told), _allowed(log.terms))
 
 
 def _log(request: Request, session_id: UUID) -> SessionLog:

@@ -36,6 +36,7 @@ PAGE = 500
 REWRITE_BYTES = 256 * 1024
 
 USAGE = "usage"  # the kind that counts as spent
+EGRESS = "egress"
 DROPPED = "records.dropped"
 CUT_OFF = "model.lost"
 

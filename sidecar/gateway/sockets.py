@@ -17,6 +17,8 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from sidecar.gateway.egress.proxy import Proxy
+from sidecar.gateway.front import Front
 from sidecar.sockets import private_socket
 
 logger = logging.getLogger(__name__)
@@ -37,19 +39,24 @@ class _Listener:
     """
 
     def __init__(
-        self, path: Path, app: ASGIApp, server: asyncio.Server, state: ServerState
+        self, path: Path, app: ASGIApp, proxy: Proxy, server: asyncio.Server, front: Front
     ) -> None:
         self.path = path
         self.app = app
+        self.proxy = proxy
         self._server = server
-        self._state = state
+        self._front = front
         self._inode = path.stat().st_ino
 
     @classmethod
-    async def open(cls, path: Path, app: ASGIApp) -> Self:
+    async def open(cls, path: Path, app: ASGIApp, proxy: Proxy) -> Self:
+        front = Front(_http(app)[0], proxy.protocol)
         # not create_unix_server: from Python 3.13 on that removes the path when it closes, and a
         # path that stays is how the next gateway knows which sessions to serve
-        return cls(path, app, *await _served(app, taking_over(path)))
+        server = await asyncio.get_running_loop().create_server(
+            front.protocol, sock=taking_over(path)
+        )
+        return cls(path, app, proxy, server, front)
 
     def is_current(self) -> bool:
         """False when something else took the path, or removed it."""
@@ -61,11 +68,12 @@ class _Listener:
     def close(self) -> None:
         """Stop at once: a running request is cut off, and its work ends with it."""
         self._server.close()
-        for connection in list(self._state.connections):
-            connection.transport.abort()
+        self.proxy.close()
+        self._front.abort()
 
 
-async def _served(app: ASGIApp, listening: socket.socket) -> tuple[asyncio.Server, ServerState]:
+def _http(app: ASGIApp) -> tuple[Callable[[], H11Protocol], ServerState]:
+    """What makes uvicorn's protocols, and what they have in common."""
     config = uvicorn.Config(
         app,
         http="h11",
@@ -77,10 +85,7 @@ async def _served(app: ASGIApp, listening: socket.socket) -> tuple[asyncio.Serve
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
     )
     state = ServerState()
-    server = await asyncio.get_running_loop().create_server(
-        lambda: H11Protocol(config, state, {}), sock=listening
-    )
-    return server, state
+    return lambda: H11Protocol(config, state, {}), state
 
 
 @asynccontextmanager
@@ -89,7 +94,8 @@ async def on_port(app: ASGIApp, host: str, port: int) -> AsyncIterator[None]:
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.bind((host, port))
-    server, state = await _served(app, listening)
+    made, state = _http(app)
+    server = await asyncio.get_running_loop().create_server(made, sock=listening)
     try:
         yield
     finally:
@@ -101,9 +107,15 @@ async def on_port(app: ASGIApp, host: str, port: int) -> AsyncIterator[None]:
 class SessionSockets:
     """Which sessions are served, and where."""
 
-    def __init__(self, directory: Path, app_for: Callable[[UUID], ASGIApp]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        app_for: Callable[[UUID], ASGIApp],
+        proxy_for: Callable[[UUID], Proxy],
+    ) -> None:
         self._directory = directory
         self._app_for = app_for
+        self._proxy_for = proxy_for
         self._listeners: dict[UUID, _Listener] = {}
         self._lock = asyncio.Lock()
 
@@ -130,7 +142,8 @@ class SessionSockets:
                 listener.close()
             path = self._directory / str(session_id) / _NAME
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            self._listeners[session_id] = await _Listener.open(path, self._app_for(session_id))
+            app, proxy = self._app_for(session_id), self._proxy_for(session_id)
+            self._listeners[session_id] = await _Listener.open(path, app, proxy)
             logger.info("session=%s socket opened", session_id)
             return path
 
@@ -138,6 +151,10 @@ class SessionSockets:
         """What serves the session, if it is open."""
         listener = self._listeners.get(session_id)
         return None if listener is None else listener.app
+
+    def proxy(self, session_id: UUID) -> Proxy:
+        """The way out of a session that is open."""
+        return self._listeners[session_id].proxy
 
     async def close(self, session_id: UUID) -> bool:
         """False when the session had no socket."""

@@ -32,8 +32,17 @@ ENVIRONMENT = {
     # Its default cuts a turn off after two minutes; the end of a turn is ours to judge.
     "SANDBOX_AGENT_ACP_REQUEST_TIMEOUT_MS": "86400000",
 }
+# The gateway itself, and what an agent serves in its own sandbox, are reached without a proxy.
+DIRECT = "127.0.0.1,localhost,::1"
 # Constant text: the command comes as arguments.
 START_SCRIPT = f'exec "$@" >{LOG} 2>&1'
+
+
+def proxies(gateway: str) -> dict[str, str]:
+    """What makes programs ask the gateway for everything else: curl and pip know the one spelling,
+    others the other."""
+    env = {"HTTP_PROXY": gateway, "HTTPS_PROXY": gateway, "NO_PROXY": DIRECT}
+    return {**env, **{name.lower(): value for name, value in env.items()}}
 
 
 @contextlib.asynccontextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from contracts.errors import UnknownProvider
 
@@ -17,6 +18,12 @@ class Row:
     title: str
     module: str | None = None
     class_name: str = ""
+
+    @property
+    def network(self) -> Literal["gateway", "provider"]:
+        """Who says what its sandboxes may reach: our gateway, which is their only way out, or the
+        provider, whose network they have."""
+        return "gateway" if self.module is None else "provider"
 
     @property
     def install_hint(self) -> str:

@@ -25,6 +25,7 @@ from sidecar.harnesses.base import Choice, Harness, belongs
 from sidecar.harnesses.registry import HARNESSES
 from sidecar.harnesses.state import StateBroken, read_tar, write_tar
 from sidecar.providers.base import SandboxProcess
+from sidecar.runs.egress import is_proxied
 from sidecar.runs.live import Live
 from sidecar.runs.states import Native, States
 from sidecar.tasks import background
@@ -176,6 +177,8 @@ class Ladder:
         env: dict[str, str] = {}
         for harness in HARNESSES.values():
             env |= harness.env(gateway, token)
+        if is_proxied(self._request):
+            env |= agent_server.proxies(gateway)
         with self._step("server"):
             await agent_server.ensure_running(self._sandbox, http, env)
 

@@ -43,6 +43,7 @@ class Live:
     adapters: dict[str, Adapter] = field(default_factory=dict)
     natives: dict[str, Native] = field(default_factory=dict)  # what is in its HOME
     warm_until: datetime | None = None
+    proxied: bool = False  # whether its processes know of the gateway's proxy
 
     def with_adapter(self, harness: str, adapter: Adapter | None) -> Live:
         others = {name: known for name, known in self.adapters.items() if name != harness}
@@ -93,6 +94,7 @@ class LiveSandboxes:
             },
             natives={name: Native(**known) for name, known in record["natives"].items()},
             warm_until=None if until is None else datetime.fromisoformat(until),
+            proxied=record.get("proxied", False),
         )
 
     def all(self) -> list[Live]:

@@ -56,6 +56,7 @@ KINDS: Mapping[str, Callable[[GatewayRecord], events.EventBase]] = {
     "usage": _usage,
     "model.failed": _failed,
     "model.lost": _lost,
+    "egress": lambda record: events.Egress.model_validate(record.data),
 }
 
 
@@ -89,7 +90,13 @@ class Recorded:
     async def begin(self) -> None:
         """Tell the gateway whose turn it is, and on what terms. Raises: Unavailable."""
         request = self._journal.request
-        terms = Terms(turn_id=request.turn_id, budget=request.budget, spent=request.spent)
+        terms = Terms(
+            turn_id=request.turn_id,
+            budget=request.budget,
+            spent=request.spent,
+            egress=request.egress,
+            egress_hosts=request.egress_hosts,
+        )
         await self._gateway.open(str(self._session), terms)
         self._begun = True
 

@@ -24,6 +24,7 @@ from contracts.errors import (
 )
 from sidecar.providers import registry
 from sidecar.providers.base import WORKSPACE, Command, SandboxInfo, SandboxSpec, Status
+from sidecar.runs.egress import is_proxied
 from sidecar.runs.gateway import Gateway
 from sidecar.runs.live import Live, LiveSandboxes
 from sidecar.workspace.choice import EngineChoice
@@ -265,7 +266,13 @@ class Sandboxes:
                 gateway_socket=await self.gateway.open(session),
             )
         )
-        live = Live(request.session_id, request.provider, sandbox.id, request.durability)
+        live = Live(
+            request.session_id,
+            request.provider,
+            sandbox.id,
+            request.durability,
+            proxied=is_proxied(request),
+        )
         self.live.put(live)
         report = sandbox.report
         why = report.why or provider.choice.why
@@ -274,7 +281,12 @@ class Sandboxes:
         await _tell_verified(report.verified or await sandbox.workspace.verify(), emit)
         await _sweep_locks(sandbox, emit)
         took = time.monotonic() - started
-        await emit(events.SandboxReady(provider=request.provider, sandbox_id=sandbox.id, took=took))
+        network = registry.check(request.provider).network
+        await emit(
+            events.SandboxReady(
+                provider=request.provider, sandbox_id=sandbox.id, took=took, network=network
+            )
+        )
         return sandbox, live
 
     async def keep_warm(self, live: Live, emit: Emit) -> None:

@@ -22,7 +22,7 @@ from contracts.errors import (
 from sidecar.boxhost.contract import MountSick
 from sidecar.harnesses import registry as harnesses
 from sidecar.harnesses.base import Choice
-from sidecar.runs import mount_watch, progress
+from sidecar.runs import egress, mount_watch, progress
 from sidecar.runs.conversation import Conversation
 from sidecar.runs.handoff import briefing
 from sidecar.runs.journal import Journal
@@ -144,6 +144,7 @@ class Turn:
         return self._sandbox
 
     async def _talk(self, sandbox: DurableSandbox, live: Live) -> events.EventBase:
+        live = await egress.settled(sandbox, live, self._request)
         # Forgotten while it is used: a turn that dies half-way must not hand on a broken process.
         self._live = live.with_adapter(self._harness.name, None)
         self._sandboxes.live.put(self._live)

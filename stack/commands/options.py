@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from contracts.bodies import Durability, Permissions
+from contracts.egress import Egress
 
 SessionRef = Annotated[
     str, typer.Argument(metavar="SESSION", help="Id, a unique prefix of one, or `last`.")
@@ -19,6 +20,14 @@ Reasoning = Annotated[str | None, typer.Option("--reasoning", help="Effort: low,
 DurabilityMode = Annotated[
     Durability | None,
     typer.Option("--durability", help="Mounted as usual, or copied from the sandbox's disk."),
+]
+EgressMode = Annotated[
+    Egress | None,
+    typer.Option("--egress", help="What the sandbox may reach: nothing, a list, or all."),
+]
+EgressHosts = Annotated[
+    list[str] | None,
+    typer.Option("--egress-host", help="With `allow`, one more host: example.org, *.example.org."),
 ]
 PermissionMode = Annotated[
     Permissions | None, typer.Option("--permissions", help="Whether tools ask first.")

@@ -44,6 +44,8 @@ async def run(
     provider: opt.Provider = None,
     model: opt.Model = None,
     reasoning: opt.Reasoning = None,
+    egress: opt.EgressMode = None,
+    egress_host: opt.EgressHosts = None,
     ask: Annotated[
         bool, typer.Option("--ask", help="Have the agent ask before it writes or runs something.")
     ] = False,
@@ -71,12 +73,16 @@ async def run(
                 model=model,
                 reasoning=reasoning,
                 permissions=permissions,
+                egress=egress,
+                egress_hosts=egress_host,
                 budget=budget,
             )
             if not as_json:
                 console(stderr=True).print(styled(f"session {found.id}", "dim"))
         else:
             found = await hf.sessions.resolve(session)
+            if egress is not None or egress_host is not None:
+                await hf.sessions.set_egress(found.id, egress or found.egress, egress_host)
         turn = await hf.turns.start(
             found.id,
             prompt,

@@ -26,6 +26,8 @@ async def new(
     reasoning: opt.Reasoning = None,
     permissions: opt.PermissionMode = None,
     durability: opt.DurabilityMode = None,
+    egress: opt.EgressMode = None,
+    egress_host: opt.EgressHosts = None,
     budget_tokens: BudgetTokens = None,
     budget_cost: BudgetCost = None,
     as_json: opt.Json = False,
@@ -41,6 +43,8 @@ async def new(
             reasoning=reasoning,
             permissions=permissions,
             durability=durability,
+            egress=egress,
+            egress_hosts=egress_host,
             budget=budget,
         )
     if as_json:

@@ -12,6 +12,7 @@ from rich.filesize import decimal
 from contracts.bodies import NotDurableBody, ReceiptBody, Totals
 from contracts.events import (
     TURN_ENDS,
+    Egress,
     ErrorInfo,
     Event,
     Message,
@@ -189,6 +190,17 @@ def receipt(proof: Receipt | ReceiptBody) -> str:
     )
 
 
+def egress(event: Egress) -> str:
+    """What went out of the sandbox, or was not let out, in one line."""
+    where = f"{event.host or 'hosts'}{'' if event.port is None else f':{event.port}'}"
+    times = "" if event.connections < 2 else f" {event.connections} times"
+    if event.verdict == "refused":
+        return f"egress refused{times}: {one_line(where)}: {one_line(event.reason)}"
+    moved = f"{decimal(event.bytes_up)} up, {decimal(event.bytes_down)} down"
+    why = f" ({one_line(event.reason)})" if event.reason else ""
+    return f"egress{times}: {one_line(where)}, {moved}{why}"
+
+
 def not_durable(why: ReceiptFailed | NotDurableBody) -> list[str]:
     """What is not proven to be in the store, with the reason for each file."""
     lines = [f"✗ not durable ({why.engine}): {one_line(why.reason)}"]
@@ -239,7 +251,8 @@ def remark(event: Event) -> tuple[str, str] | None:
     """What is said in passing: text and style. None for what only `--json` shows."""
     match event:
         case TurnStarted():
-            choice = " ".join(filter(None, (event.model, event.reasoning)))
+            egress_mode = "" if event.egress == "off" else f"egress {event.egress}"
+            choice = " ".join(filter(None, (event.model, event.reasoning, egress_mode)))
             return f"── {event.harness} on {event.provider} {choice}".rstrip(), "dim"
         case PermissionAsked():
             return f"? asks: {one_line(event.title)}", "yellow"
@@ -250,6 +263,8 @@ def remark(event: Event) -> tuple[str, str] | None:
         case ModelFailed():
             status = f" ({event.status})" if event.status else ""
             return f"the model API failed{status}: {one_line(event.message)}", "yellow"
+        case Egress():
+            return egress(event), "yellow" if event.verdict == "refused" else "dim"
         case MountLost():
             return f"workspace lost ({event.engine}): {one_line(event.reason)}", "red"
         case _:
@@ -262,7 +277,8 @@ def _machinery(event: Event) -> str | None:
         case SandboxCreating():
             return f"sandbox on {event.provider} is being made"
         case SandboxReady():
-            return f"sandbox {event.sandbox_id} on {event.provider}, {event.took:.1f} s"
+            own = ", with the provider's network" if event.network == "provider" else ""
+            return f"sandbox {event.sandbox_id} on {event.provider}, {event.took:.1f} s{own}"
         case SandboxAttached():
             return f"sandbox {event.sandbox_id} on {event.provider}, still warm"
         case SandboxGone():

@@ -178,6 +178,14 @@ const HANDLERS = {
     turn?.open.delete(item);
     item.version++;
   },
+  egress: (fold, event, turn) => {
+    // never in the middle of what is being said
+    const before = ["assistant", "thought"].includes(fold.last?.kind)
+      && fold.items.findLast((item) => item.kind === "line" && item.turn === turn);
+    if (!before) return fold.line(event, turn);
+    before.events.push(event);
+    before.version++;
+  },
   usage: (fold, event, turn) => {
     if (turn) turn.usage = plus(turn.usage, event);
   },

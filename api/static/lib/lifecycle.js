@@ -1,6 +1,6 @@
 // What happens under a conversation, told in a few words each.
 
-import { count, duration } from "./text.js";
+import { bytes, count, duration } from "./text.js";
 
 /** @typedef {{text: string, tone: ""|"good"|"warn"|"bad", detail: string}} Step */
 
@@ -15,7 +15,7 @@ const RUNGS = {
 const took = (s) => (s > 0 ? ` in ${duration(s)}` : "");
 
 const STEPS = {
-  "sandbox.ready": (e) => [`new sandbox on ${e.provider}${took(e.took)}`, "", e.sandbox_id],
+  "sandbox.ready": (e) => [`new sandbox on ${e.provider}${took(e.took)}${e.network === "provider" ? ", with the provider's network" : ""}`, "", e.sandbox_id],
   "sandbox.attached": (e) => [`same sandbox on ${e.provider}`, "", e.sandbox_id],
   "sandbox.gone": (e) => [`sandbox gone: ${e.reason || "it does not exist any more"}`, "warn", e.sandbox_id],
   "sandbox.destroyed": (e) => [`sandbox destroyed`, "", [e.sandbox_id, e.proof].filter(Boolean).join(": ")],
@@ -37,6 +37,12 @@ const STEPS = {
     [e.carried && `carried: ${e.carried}`, e.dropped && `left out: ${e.dropped}`,
       Object.entries(e.steps ?? {}).map(([name, s]) => `${name} ${duration(s)}`).join(", ")].filter(Boolean).join("\n"),
   ],
+  egress: (e) => {
+    const where = e.port ? `${e.host}:${e.port}` : e.host || "more hosts";
+    const detail = [e.method, count(e.connections, "connection"), e.reason].filter(Boolean).join(", ");
+    if (e.verdict === "refused") return [`egress refused: ${where}`, "warn", detail];
+    return [`egress: ${where}, ${bytes(e.bytes_up)} up, ${bytes(e.bytes_down)} down`, "", detail];
+  },
   "model.failed": (e) => [`the model API failed${e.status ? ` (${e.status})` : ""}: ${e.message}`, "warn", e.model],
   "state.failed": (e) => [`the memory of ${e.harness} was not stored`, "warn", e.reason],
 };

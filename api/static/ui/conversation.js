@@ -49,6 +49,7 @@ function Head({ session, transcript }) {
         { icon: "pencil", text: "Rename", act: () => setName(session.title) },
         { icon: "zap", text: "Budget…", act: () => update({ dialog: { kind: "budget", session } }) },
         { icon: "archive", text: session.archived ? "Bring back" : "Archive", act: () => attempt(() => patchSession(session.id, { archived: !session.archived })) },
+        { icon: "link", text: "Egress…", act: () => update({ dialog: { kind: "egress", session } }) },
         { icon: "trash", text: "Delete…", danger: true, act: () => update({ dialog: { kind: "delete", session } }) },
       ]} />
     </div>
@@ -69,7 +70,7 @@ function Strip({ session, transcript }) {
     : ["calm", "Live", "every event as it happens"];
   return html`<dl class="strip">
     <div><dt>Runs on</dt><dd><span class=${`dot ${sandbox ? "calm" : ""}`}></span><b>${sandbox ? sandbox.provider : "no sandbox"}</b>
-      <span class="strip-more">${sandbox ? `${turn?.harness ?? session.harness} · since ${ago(sandbox.created_at) || "now"}` : `next: ${turn?.harness ?? session.harness} on ${turn?.provider ?? session.provider}`}</span></dd></div>
+      <span class="strip-more">${sandbox ? `${turn?.harness ?? session.harness} · since ${ago(sandbox.created_at) || "now"}` : `next: ${turn?.harness ?? session.harness} on ${turn?.provider ?? session.provider}`}${session.egress && session.egress !== "off" ? ` · egress ${session.egress}` : ""}</span></dd></div>
     <div><dt>State</dt><dd role="status"><span class=${`dot ${live[0]} ${running && link.up ? "pulse" : ""}`}></span><b>${live[1]}</b> <span class="strip-more">${live[2]}</span></dd></div>
     <div class=${`safe ${safe.tone}`}><dt>Files</dt><dd><span class=${`dot ${safe.tone}`}></span><b>${safe.word}</b> <span class="strip-more">${safe.text}</span></dd></div>
     ${(session.usage.requests > 0 || session.budget) && html`<${Used} session=${session} />`}

@@ -1,17 +1,20 @@
 // Dialogs: a new session, what a delete removes, all sandboxes, the keyboard.
 
 import { get, post } from "../api.js";
+import { egressOf } from "../lib/egress.js";
 import { ago, bytes, clock, count, shown } from "../lib/text.js";
 import { bar } from "../me.js";
 import { attempt, createSession, deleteSession, go, refreshCapabilities, refreshSandbox, state, toast, update } from "../state.js";
 import { html, useEffect, useState } from "../vendor/preact-11.2.0-htm-3.1.1.js";
 import { BudgetDialog, BudgetFields, budgetOf } from "./budget.js";
 import { titleOf } from "./conversation.js";
+import { EgressDialog, EgressFields } from "./egress.js";
 import { Dialog, Empty, Spinner, Trouble } from "./parts.js";
 
 export function Dialogs() {
   const kind = state.dialog?.kind;
   if (kind === "new") return html`<${NewSession} />`;
+  if (kind === "egress") return html`<${EgressDialog} session=${state.dialog.session} />`;
   if (kind === "delete") return html`<${Delete} session=${state.dialog.session} />`;
   if (kind === "sandboxes") return html`<${Sandboxes} />`;
   if (kind === "budget") return html`<${BudgetDialog} session=${state.dialog.session} />`;
@@ -25,7 +28,7 @@ const close = () => update({ dialog: null });
 
 function NewSession() {
   const { capabilities } = state;
-  const [form, setForm] = useState({ title: "", model: "", reasoning: "", permissions: "auto", durability: "mount" });
+  const [form, setForm] = useState({ title: "", model: "", reasoning: "", permissions: "auto", durability: "mount", egress: "off", hosts: "" });
   const [budget, setBudget] = useState({ tokens: "", cost: "" });
   const [error, setError] = useState(null);
   const [busy, setBusy] = useState(false);
@@ -42,7 +45,9 @@ function NewSession() {
   const submit = async (event) => {
     event.preventDefault();
     setBusy(true);
-    const given = { ...form, harness: chosen, provider, permissions, budget: budgetOf(budget) };
+    const { hosts, egress, ...rest } = form;
+    const reach = engine?.network === "provider" ? {} : egressOf(egress, hosts);
+    const given = { ...rest, ...reach, harness: chosen, provider, permissions, budget: budgetOf(budget) };
     try {
       await createSession(Object.fromEntries(Object.entries(given).filter(([, value]) => value)));
     } catch (failure) {
@@ -69,8 +74,9 @@ function NewSession() {
       <label>Model<input name="model" list="models" maxlength="200" value=${form.model} onInput=${set("model")} placeholder="Default" />
         <datalist id="models">${harness?.models.map((each) => html`<option value=${each} />`)}</datalist></label>
     </div>
+    ${engine?.network !== "provider" && html`<${EgressFields} form=${form} set=${set} />`}
     <${BudgetFields} value=${budget} set=${setBudget} />
-    ${engine && html`<p class="meta">${kept(engine, form.durability)}</p>`}
+    ${engine && html`<p class="meta">${kept(engine, form.durability)}${engine.network === "provider" ? " What the sandbox may reach is the provider's to say." : ""}</p>`}
     ${error && html`<${Trouble} error=${error} />`}
     <footer><button type="button" onClick=${close}>Cancel</button><button class="primary" disabled=${busy}>Create</button></footer>
   </form><//>`;
