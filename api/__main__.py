@@ -11,7 +11,10 @@ from pydantic import ValidationError
 
 from api.app import create_app
 from api.settings import Settings, problems
+from api.unread import hanging_up_after
 from contracts import logs
+from contracts.hardening import no_core_dumps
+from contracts.redaction import Redactor, mask_logs, secrets_of
 from contracts.secret_files import secret_files
 
 # Streams end by themselves when the service closes; a request gets this long to finish.
@@ -39,6 +42,7 @@ def serve(settings: Settings) -> Server:
             # uvicorn's own line has the query, and the login link's query is the token
             access_log=False,
             server_header=False,
+            http=hanging_up_after(settings.unread_seconds),
             ws="none",
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
@@ -47,6 +51,7 @@ def serve(settings: Settings) -> Server:
 
 def main() -> int:
     """The exit code."""
+    no_core_dumps()
     try:
         settings = Settings(_secrets_dir=secret_files())
     except ValidationError as error:
@@ -54,6 +59,7 @@ def main() -> int:
             sys.stderr.write(f"{problem}\n")
         return 2
     logs.configure("api", level=settings.log_level, form=settings.log_format)
+    mask_logs(Redactor(secrets_of(settings)))
     server = serve(settings)
     server.run()
     return 0 if server.started else 1

@@ -21,6 +21,7 @@ from api.db.notify import Listener
 from api.db.pool import Database, open_database
 from api.edits import Edits
 from api.errors import StrictJSONResponse
+from api.followers import Followers
 from api.hosts import Hosts
 from api.ledger import Ledger
 from api.matrix import Matrix
@@ -29,6 +30,7 @@ from api.middleware import BodyLimit, Surround
 from api.owner import OwnerToken
 from api.permissions import Permissions
 from api.pump import Limits
+from api.quota import Quotas
 from api.routes import (
     events,
     files,
@@ -49,6 +51,7 @@ from api.sidecar import open_sidecar
 from api.store import Stores, open_stores
 from api.tokens import Tokens
 from api.turns import Turns
+from api.zipped import Archives
 from contracts.errors import StoreUnavailable
 
 log = logging.getLogger(__name__)
@@ -70,7 +73,8 @@ async def open_services(
         await _prepare(database, stores)
         listener = Listener(database)
         carrier = Carrier(database, sidecar, listener, limits)
-        turns = Turns(database, sidecar, listener, carrier)
+        quotas = Quotas(stores, settings.session_bytes, settings.session_files)
+        turns = Turns(database, sidecar, listener, carrier, quotas, settings.prompt_chars)
         ledger = Ledger(database, sidecar, limits.reconcile_every)
         matrix_runs = Matrix(database, sidecar, settings)
         audit = Audit(database, settings.audit_days, settings.audit_rows)
@@ -90,7 +94,9 @@ async def open_services(
                 turns=turns,
                 sessions=Sessions(database, stores, sidecar, turns, carrier, settings),
                 matrix=matrix_runs,
-                edits=Edits(stores, sidecar, settings.upload_bytes),
+                edits=Edits(stores, sidecar, settings.upload_bytes, quotas),
+                followers=Followers(settings.followers),
+                archives=Archives(settings.zip_bytes, settings.zip_files),
                 permissions=Permissions(database, settings.permission_seconds),
                 tokens=Tokens(database),
                 audit=audit,
@@ -141,7 +147,7 @@ def create_app(settings: Settings, limits: Limits | None = None) -> FastAPI:
             ),
             Middleware(Audited),
             Middleware(Allowed),
-            Middleware(BodyLimit, uploads=settings.upload_bytes),
+            Middleware(BodyLimit, bodies=settings.body_bytes, uploads=settings.upload_bytes),
         ],
     )
     errors.install(app)

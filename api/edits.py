@@ -14,10 +14,11 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
+from api.quota import Quotas
 from api.sidecar import Sidecar
 from api.store import Stores
 from api.trees import Tree, missing
-from contracts.bodies import Changed, Edited, FilesDeleted
+from contracts.bodies import Changed, Edited, FilesDeleted, Session
 from contracts.errors import (
     FileExists,
     InvalidPath,
@@ -40,19 +41,23 @@ class Staged:
 
     data: bytes
     key: str | None = None
+    size: int = 0
 
 
 class Edits:
-    def __init__(self, stores: Stores, sidecar: Sidecar, most_bytes: int) -> None:
+    def __init__(self, stores: Stores, sidecar: Sidecar, most_bytes: int, quotas: Quotas) -> None:
         self._stores = stores
+        self._quotas = quotas
         self._sidecar = sidecar
         self._most_bytes = most_bytes
 
     async def put(
-        self, session_id: UUID, path: str, content: AsyncIterator[bytes], *, replace: bool
+        self, session: Session, path: str, content: AsyncIterator[bytes], *, replace: bool
     ) -> Changed:
-        """Raises: FileExists, InvalidPath, TooLarge, WorkspaceBusy, Unavailable."""
+        """Raises: FileExists, InvalidPath, TooLarge, OverQuota, WorkspaceBusy, Unavailable."""
+        session_id = session.id
         async with self._staged(session_id, content) as staged:
+            await self._quotas.admit(session, staged.size)
             edits = [Edited(source=path)] if staged.key is None and not staged.data else []
             return await self._either(
                 session_id,
@@ -155,18 +160,22 @@ class Edits:
             if len(held) > SMALL_BYTES:
                 break
         else:
-            yield Staged(bytes(held))
+            yield Staged(bytes(held), size=len(held))
             return
+        size = 0
 
         async def everything() -> AsyncIterator[bytes]:
+            nonlocal size
+            size = len(held)
             yield bytes(held)
             async for chunk in bounded:
+                size += len(chunk)
                 yield chunk
 
         key = f"{session_id}/uploads/{uuid7().hex}"
         await self._stores.state.upload(key, everything())
         try:
-            yield Staged(b"", key)
+            yield Staged(b"", key, size)
         finally:
             await self._stores.state.remove([key])
 

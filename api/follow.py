@@ -15,6 +15,8 @@ from contracts.errors import HoldfastError
 from contracts.events import TURN_END_TYPES, dumps
 
 HEARTBEAT = 15.0
+# What waits for one follower that reads slowly; there may be hundreds.
+HELD_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ async def pages(database: Database, listener: Listener, span: Span) -> AsyncIter
                     after,
                     upto=upto,
                     limit=transcript.PAGE_EVENTS if left is None else left,
+                    most_bytes=HELD_BYTES,
                 )
                 gone = not page and await sessions.get(conn, span.session_id) is None
             if page:

@@ -132,7 +132,7 @@ class Matrix:
         host = f"[{host}]" if ":" in host else host
         store = {
             "endpoint": settings.s3_endpoint,
-            "access_key": settings.s3_access_key,
+            "access_key": settings.s3_access_key.get_secret_value(),
             "secret_key": settings.s3_secret_key.get_secret_value(),
             "bucket": settings.s3_bucket,
         }

@@ -21,7 +21,6 @@ from contracts.logs import REQUEST_HEADER, ids_in, working_on
 
 log = logging.getLogger(__name__)
 
-MAX_BODY_BYTES = 4 * 1024 * 1024
 # A client that is still sending sees a reset instead of our answer, so the rest of a body that
 # is too big is read and thrown away; a body beyond these bounds has its connection cut.
 DRAIN_BYTES = 64 * 1024 * 1024
@@ -128,20 +127,23 @@ class BodyLimit:
     """Refuses a body over the limit, whether its length is declared or not. Files have a limit of
     their own."""
 
-    def __init__(self, app: ASGIApp, uploads: int) -> None:
+    def __init__(self, app: ASGIApp, bodies: int, uploads: int) -> None:
         self._app = app
+        self._bodies = bodies
         self._uploads = uploads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        most = self._uploads if is_upload(scope) else MAX_BODY_BYTES
+        upload = is_upload(scope)
+        most = self._uploads if upload else self._bodies
+        said = _message(most, "HOLDFAST_UPLOAD_BYTES" if upload else "HOLDFAST_BODY_BYTES")
         declared = Headers(scope=scope).get("content-length", "")
         if declared.isdecimal() and int(declared) > most:
             if int(declared) <= DRAIN_BYTES:
                 await drain(receive)
-            refused = TooLarge(_message(most), hint="Send less.")
+            refused = TooLarge(said, hint="Send less.")
             await error_response(refused, {"Connection": "close"})(scope, receive, send)
             return
         read = 0
@@ -155,7 +157,7 @@ class BodyLimit:
                     if message.get("more_body", False):
                         await drain(receive)
                     # an HTTPException, because FastAPI turns any other into its own 400
-                    raise HTTPException(413, _message(most), {"Connection": "close"})
+                    raise HTTPException(413, said, {"Connection": "close"})
             return message
 
         await self._app(scope, counted, send)
@@ -165,8 +167,8 @@ def is_upload(scope: Scope) -> bool:
     return scope["method"] == "PUT" and UPLOAD.match(scope["path"]) is not None
 
 
-def _message(most: int) -> str:
-    return f"The body is larger than {most} bytes."
+def _message(most: int, setting: str) -> str:
+    return f"The body is larger than {most} bytes ({setting})."
 
 
 async def drain(receive: Receive) -> None:

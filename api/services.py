@@ -11,6 +11,7 @@ from api.audit import Audit
 from api.db.notify import Listener
 from api.db.pool import Database
 from api.edits import Edits
+from api.followers import Followers
 from api.ledger import Ledger
 from api.matrix import Matrix
 from api.permissions import Permissions
@@ -20,6 +21,7 @@ from api.sidecar import Sidecar
 from api.store import Stores
 from api.tokens import Tokens
 from api.turns import Turns
+from api.zipped import Archives
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Services:
     sessions: Sessions
     permissions: Permissions
     edits: Edits
+    followers: Followers
+    archives: Archives
     matrix: Matrix
     tokens: Tokens
     audit: Audit

@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from api.hosts import not_hosts
+from contracts.bodies import MAX_PROMPT_CHARS
 from contracts.logs import LogFormat
 
 MIN_TOKEN_CHARS = 16
@@ -17,12 +18,14 @@ MIN_TOKEN_CHARS = 16
 class StorageSettings(BaseSettings):
     """Where sessions are kept; all that a backup needs to know."""
 
-    model_config = SettingsConfigDict(env_prefix="HOLDFAST_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="HOLDFAST_", frozen=True, extra="ignore", hide_input_in_errors=True
+    )
 
     # may carry a password
     database_url: SecretStr
     s3_endpoint: str
-    s3_access_key: str
+    s3_access_key: SecretStr
     s3_secret_key: SecretStr
     s3_bucket: str = "sessions"
     s3_state_bucket: str = "state"
@@ -43,6 +46,17 @@ class Settings(StorageSettings):
     default_harness: str = "claude"
     default_provider: str = "local"
     upload_bytes: int = Field(1 << 30, ge=0)
+    body_bytes: int = Field(4 << 20, ge=1 << 16)
+    prompt_chars: int = Field(MAX_PROMPT_CHARS, ge=1)
+    # A folder as an archive, before it is packed; 0: any size.
+    zip_bytes: int = Field(10 << 30, ge=0)
+    zip_files: int = Field(100_000, ge=0)
+    # What a session may keep in its workspace; 0: any number.
+    session_bytes: int = Field(10 << 30, ge=0)
+    session_files: int = Field(200_000, ge=0)
+    # Streams that are open at a time, and how long a client may leave unread what it asked for.
+    followers: int = Field(1000, ge=1)
+    unread_seconds: float = Field(60.0, gt=0)
     permission_seconds: float = Field(3600.0, gt=0)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: LogFormat = "text"

@@ -33,6 +33,7 @@ from contracts.bodies import (
 from contracts.errors import HoldfastError, SidecarUnavailable, StreamGap, from_body
 from contracts.events import dumps
 from contracts.logs import request_headers
+from contracts.redaction import Redactor, secrets_of
 
 if TYPE_CHECKING:
     from api.settings import Settings
@@ -87,8 +88,9 @@ async def _error(response: httpx.Response) -> HoldfastError:
 class Sidecar:
     """Every call raises SidecarUnavailable when the sidecar cannot be asked, else its own error."""
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
+    def __init__(self, http: httpx.AsyncClient, redactor: Redactor) -> None:
         self._http = http
+        self._redactor = redactor
         self._known: tuple[float, Capabilities] | None = None
 
     async def check(self) -> None:
@@ -225,7 +227,8 @@ class Sidecar:
                 begin = 0
                 while (end := rest.find(b"\n", max(searched, begin))) >= 0:
                     if end > begin:
-                        yield bytes(rest[begin:end])
+                        # the sidecar masks what it knows; of the api's own secrets it knows none
+                        yield self._redactor.line(bytes(rest[begin:end]))
                     begin = end + 1
                 del rest[:begin]
                 if len(rest) > MAX_LINE_BYTES:
@@ -287,6 +290,7 @@ async def open_sidecar(settings: Settings) -> AsyncIterator[Sidecar]:
         transport=transport,
         base_url=url or "http://sidecar",
         headers={"Authorization": f"Bearer {secret}"},
+        timeout=TIMEOUT,
         trust_env=False,
     ) as http:
-        yield Sidecar(http)
+        yield Sidecar(http, Redactor(secrets_of(settings)))

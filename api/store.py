@@ -410,7 +410,7 @@ def _entry(
 async def open_client(settings: StorageSettings) -> AsyncIterator[S3Client]:
     """Connections to the store for the time of the block."""
     session = aioboto3.Session(
-        aws_access_key_id=settings.s3_access_key,
+        aws_access_key_id=settings.s3_access_key.get_secret_value(),
         aws_secret_access_key=settings.s3_secret_key.get_secret_value(),
         region_name="us-east-1",
     )

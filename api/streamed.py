@@ -20,9 +20,10 @@ class OwnedStream(StreamingResponse):
         owned: AsyncExitStack,
         *,
         status_code: int = 200,
-        headers: Mapping[str, str],
+        headers: Mapping[str, str] | None = None,
+        media_type: str | None = None,
     ) -> None:
-        super().__init__(content, status_code=status_code, headers=headers)
+        super().__init__(content, status_code, headers, media_type)
         self._owned = owned
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

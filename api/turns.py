@@ -17,8 +17,9 @@ from api.db.pool import Database
 from api.db.sessions import Locked
 from api.db.turns import InOrder, NewTurn
 from api.grants import OPENING, begin
+from api.quota import Quotas
 from api.sidecar import Sidecar
-from contracts.bodies import MAX_PROMPT_CHARS, Choices, Turn, TurnPage
+from contracts.bodies import Choices, Turn, TurnPage
 from contracts.errors import (
     Conflict,
     NoTurnRunning,
@@ -35,8 +36,16 @@ MAX_QUEUED = 100
 
 class Turns:
     def __init__(
-        self, database: Database, sidecar: Sidecar, listener: Listener, carrier: Carrier
+        self,
+        database: Database,
+        sidecar: Sidecar,
+        listener: Listener,
+        carrier: Carrier,
+        quotas: Quotas,
+        prompt_chars: int,
     ) -> None:
+        self._quotas = quotas
+        self._prompt_chars = prompt_chars
         self._database = database
         self._sidecar = sidecar
         self._listener = listener
@@ -47,13 +56,15 @@ class Turns:
     ) -> Turn:
         """Start a turn, or with `queue` let it wait for those before it; it needs no follower.
 
-        Raises: SessionNotFound, Conflict, TurnRunning, TooLarge, and what `choose` raises.
+        Raises: SessionNotFound, Conflict, OverQuota, TurnRunning, TooLarge, and what `choose`
+        raises.
         """
-        check_prompt(prompt)
+        self.check_prompt(prompt)
         async with self._database.connection() as conn:
             session = await sessions.get(conn, session_id)
         if session is None:
             raise session_not_found(session_id)
+        await self._quotas.check(session)
         chosen = choose(asked, session, await self._sidecar.capabilities())
         how = {name: getattr(chosen, name) for name in Chosen.__dataclass_fields__}
         new = NewTurn(uuid7(), session_id, prompt, **how)
@@ -76,6 +87,15 @@ class Turns:
             self._carrier.carry(running)
         assert turn is not None
         return turn
+
+    def check_prompt(self, prompt: str) -> None:
+        """Raises: TooLarge."""
+        if len(prompt) > self._prompt_chars:
+            raise TooLarge(
+                f"The prompt has {len(prompt)} characters, the limit is {self._prompt_chars}"
+                " (HOLDFAST_PROMPT_CHARS).",
+                hint="Put long texts into a file of the workspace.",
+            )
 
     async def get(self, session_id: UUID, turn_id: UUID) -> Turn:
         """Raises: TurnNotFound."""
@@ -161,15 +181,6 @@ def check_place(locked: Locked, queue: bool) -> bool:
         )
     # a backup takes moments: nobody is sent away for it
     return before is not None or locked.held
-
-
-def check_prompt(prompt: str) -> None:
-    """Raises: TooLarge."""
-    if len(prompt) > MAX_PROMPT_CHARS:
-        raise TooLarge(
-            f"The prompt has {len(prompt)} characters, the limit is {MAX_PROMPT_CHARS}.",
-            hint="Put long texts into a file of the workspace.",
-        )
 
 
 def session_not_found(session_id: UUID) -> SessionNotFound:

@@ -11,12 +11,39 @@ from typing import Any
 from uuid import UUID
 
 from api.store import Store
-from contracts.errors import FileNotFound
+from contracts.errors import FileNotFound, TooLarge
 
 # Little is gained by more, and it is the api's time.
 LEVEL = 1
 # The earliest that the format can tell.
 FIRST_YEAR = 1980
+
+
+class Archives:
+    """How large a folder may be that is packed; 0 means: of any size."""
+
+    def __init__(self, most_bytes: int, most_files: int) -> None:
+        self._most_bytes = most_bytes
+        self._most_files = most_files
+
+    async def check(self, store: Store, session_id: UUID, path: str) -> None:
+        """Raises: TooLarge, StoreUnavailable."""
+        if not self._most_bytes and not self._most_files:
+            return
+        found = await store.measure(f"{session_id}/{path}")
+        hint = "Take folders of it, or its files one by one."
+        if self._most_files and found.objects > self._most_files:
+            raise TooLarge(
+                f"The folder has {found.objects} files, the limit of an archive is"
+                f" {self._most_files} (HOLDFAST_ZIP_FILES).",
+                hint=hint,
+            )
+        if self._most_bytes and found.bytes > self._most_bytes:
+            raise TooLarge(
+                f"The folder has {found.bytes} bytes, the limit of an archive is"
+                f" {self._most_bytes} (HOLDFAST_ZIP_BYTES).",
+                hint=hint,
+            )
 
 
 class _Sink(io.RawIOBase):
@@ -50,7 +77,7 @@ async def zipped(store: Store, session_id: UUID, path: str) -> AsyncIterator[byt
     ) as archive:
         async for key in store.keys(prefix):
             name = key[len(prefix) :]
-            if not name:
+            if not _is_plain(name):
                 continue
             if name.endswith("/"):
                 archive.writestr(zipfile.ZipInfo(name), b"")
@@ -72,6 +99,12 @@ async def _file(
                     yield sink.take()
     except FileNotFound:
         return  # deleted since it was listed
+
+
+def _is_plain(name: str) -> bool:
+    """Whoever unpacks the archive may believe its names."""
+    steps = name.removesuffix("/").split("/")
+    return not any(step in ("", ".", "..") or "\\" in step or "\0" in step for step in steps)
 
 
 def _info(name: str, at: datetime) -> zipfile.ZipInfo:

@@ -20,7 +20,7 @@ from client.permissions import Permissions
 from client.receipts import Difference, check_manifest, differences
 from client.sessions import Id, Sessions, Turns
 from client.tokens import Tokens
-from client.wire import Wire, build
+from client.wire import TIMEOUT, Wire, build
 from contracts import errors
 from contracts.bodies import (
     Capabilities,
@@ -60,7 +60,7 @@ class Holdfast:
         secret = SecretStr(token) if isinstance(token, str) else token
         self._own = http is None
         # Proxies of the environment are left out: the token is for the stack alone.
-        self._http = http or httpx.AsyncClient(trust_env=False)
+        self._http = http or httpx.AsyncClient(timeout=TIMEOUT, trust_env=False)
         self._wire = Wire(self._http, url, secret, name)
         self._patience = patience or Patience()
         self.sessions = Sessions(self._wire)

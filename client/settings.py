@@ -21,7 +21,11 @@ class ClientSettings(BaseSettings):
     """The client's part of the environment."""
 
     model_config = SettingsConfigDict(
-        env_prefix="HOLDFAST_", frozen=True, extra="ignore", env_ignore_empty=True
+        env_prefix="HOLDFAST_",
+        frozen=True,
+        extra="ignore",
+        env_ignore_empty=True,
+        hide_input_in_errors=True,
     )
 
     url: str | None = None
@@ -33,7 +37,11 @@ class StoreSettings(BaseSettings):
     """Direct access to the object store, for tools that check it independently of the api."""
 
     model_config = SettingsConfigDict(
-        env_prefix="HOLDFAST_S3_", frozen=True, extra="ignore", env_ignore_empty=True
+        env_prefix="HOLDFAST_S3_",
+        frozen=True,
+        extra="ignore",
+        env_ignore_empty=True,
+        hide_input_in_errors=True,
     )
 
     endpoint: str | None = None
@@ -54,7 +62,7 @@ class Target:
 class Store(BaseModel):
     """The object store of a stack, as `.holdfast/store.json` says it."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
 
     endpoint: str
     access_key: str

@@ -28,11 +28,14 @@ HoldfastError
 │   ├── FileExists
 │   ├── TokenExists
 │   ├── WorkspaceMounted        change it through its mount, not behind its back
+│   ├── OverQuota               the session's files are more than it may keep
 │   └── StaleEpoch              somebody else holds the session's lease by now
 ├── TooLarge (413)
 ├── RangeNotSatisfiable (416)
 ├── HostNotAllowed (421)        a name that this api does not answer to
-├── TooManySessions (429)
+├── TooMany (429)
+│   ├── TooManySessions         that one token has made
+│   └── TooManyFollowers        streams that are open at a time
 ├── Unavailable (503)           a part of the stack that does not answer
 │   ├── DatabaseUnavailable
 │   ├── StoreUnavailable
@@ -62,7 +65,8 @@ HoldfastError
     ├── HarnessStartFailed
     ├── HarnessExited           the process died, with or without a word
     ├── StreamGap               events of the harness were lost
-    └── PromptFailed            the harness answered the prompt with an error
+    ├── PromptFailed            the harness answered the prompt with an error
+    └── TurnLimit               the harness said or asked more than one turn may
 """
 
 from __future__ import annotations
@@ -194,6 +198,10 @@ class WorkspaceMounted(Conflict):
     code = "workspace_mounted"
 
 
+class OverQuota(Conflict):
+    code = "over_quota"
+
+
 class FileExists(Conflict):
     code = "file_exists"
 
@@ -218,8 +226,16 @@ class HostNotAllowed(HoldfastError):
     code, status = "host_not_allowed", 421
 
 
-class TooManySessions(HoldfastError):
-    code, status = "too_many_sessions", 429
+class TooMany(HoldfastError):
+    code, status, retryable = "too_many", 429, True
+
+
+class TooManySessions(TooMany):
+    code, retryable = "too_many_sessions", False
+
+
+class TooManyFollowers(TooMany):
+    code = "too_many_followers"
 
 
 class Unavailable(HoldfastError):
@@ -344,6 +360,10 @@ class StreamGap(HarnessError):
 
 class PromptFailed(HarnessError):
     code = "prompt_failed"
+
+
+class TurnLimit(HarnessError):
+    code = "turn_limit"
 
 
 def _tree(root: type[HoldfastError]) -> dict[str, type[HoldfastError]]:

@@ -353,6 +353,19 @@ class ReceiptFailed(EventBase):
     files: dict[str, Text] = {}
 
 
+class Quota(EventBase):
+    """The turn left more behind than a session may keep: what it left is proven all the same, and
+    the next turn is refused until files are deleted or the quota is raised. A `most` is None where
+    there is none."""
+
+    type: Literal["quota"] = "quota"
+    files: int
+    bytes: int
+    most_files: int | None = None
+    most_bytes: int | None = None
+    message: Text = ""
+
+
 class Raw(EventBase):
     """Anything we do not know, kept as it came."""
 
@@ -395,6 +408,7 @@ KnownEvent = Annotated[
     | ModelFailed
     | Receipt
     | ReceiptFailed
+    | Quota
     | Raw,
     Field(discriminator="type"),
 ]

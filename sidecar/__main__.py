@@ -8,6 +8,8 @@ import sys
 import uvicorn
 
 from contracts import logs
+from contracts.hardening import no_core_dumps
+from contracts.redaction import Redactor, mask_logs, secrets_of
 from contracts.secret_files import secret_files
 from sidecar.app import create_app
 from sidecar.settings import Settings
@@ -16,11 +18,14 @@ STOP_SECONDS = 30
 
 
 def main() -> None:
+    no_core_dumps()
     settings = Settings(_secrets_dir=secret_files())
     logs.configure("sidecar", level=settings.log_level, form=settings.log_format)
+    redactor = Redactor(secrets_of(settings))
+    mask_logs(redactor)
     os.umask(0o077)  # sockets, journals, records: ours alone
     try:
-        app = create_app(settings)
+        app = create_app(settings, redactor)
     except ValueError as error:
         sys.exit(f"sidecar: {error}")
     listen = settings.sidecar_listen

@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import SecretStr
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
@@ -20,14 +21,17 @@ from contracts.errors import (
     StoreUnavailable,
 )
 from contracts.logs import Traced
+from contracts.redaction import Redactor, secrets_of
 from sidecar import routes, wiring
 from sidecar.api_only import ApiOnly
 from sidecar.boxhost import client as boxhost
 from sidecar.boxhost.contract import Host
 from sidecar.boxhost.in_process import HostParts, OwnHost
-from sidecar.runs.engine import Runs
+from sidecar.runs.bounds import Bounds
+from sidecar.runs.engine import Rules, Runs
 from sidecar.runs.gateway import Gateway
 from sidecar.runs.live import LiveSandboxes
+from sidecar.runs.quota import Quota
 from sidecar.runs.sandboxes import Providers, Sandboxes, Warmth
 from sidecar.runs.states import States
 from sidecar.settings import Settings
@@ -41,7 +45,9 @@ from sidecar.workspace.store import Store, StoreAddress
 log = logging.getLogger(__name__)
 
 
-def create_app(settings: Settings) -> FastAPI:
+def create_app(settings: Settings, redactor: Redactor | None = None) -> FastAPI:
+    """`redactor` learns the secrets that are made as it runs."""
+    known = redactor or Redactor(secrets_of(settings))
     if settings.boxhost is None:
         choose(settings.workspace, settings.geesefs)  # fail before anything is started
 
@@ -56,7 +62,7 @@ def create_app(settings: Settings) -> FastAPI:
         gateway = Gateway(settings.gateway_control)
         async with (
             Store.open(address) as store,
-            SessionKeys.open(address) as keys,
+            SessionKeys.open(address, known) as keys,
             contextlib.aclosing(gateway),
             box_host(settings) as host,
         ):
@@ -66,7 +72,7 @@ def create_app(settings: Settings) -> FastAPI:
             parts = Parts(store, manifests, Fence(host.mounts, keys), address)
             async with (
                 wiring.providers(settings, host, parts, keys) as providers,
-                running(settings, providers, gateway, States(state)) as runs,
+                running(settings, providers, gateway, States(state), known) as runs,
             ):
                 app.state.runs = runs
                 app.state.manifests = manifests
@@ -89,7 +95,11 @@ def create_app(settings: Settings) -> FastAPI:
 
 @contextlib.asynccontextmanager
 async def running(
-    settings: Settings, providers: Providers, gateway: Gateway, states: States
+    settings: Settings,
+    providers: Providers,
+    gateway: Gateway,
+    states: States,
+    redactor: Redactor,
 ) -> AsyncIterator[Runs]:
     """The turns, and the sandboxes that they run in."""
     for provider in providers.usual.values():
@@ -104,7 +114,19 @@ async def running(
         Warmth(settings.warm_seconds, settings.warm_sandboxes),
     )
     models = {"anthropic": settings.anthropic_model, "openai": settings.openai_model}
-    async with Runs.open(settings.data_dir, sandboxes, states, models) as runs:
+    rules = Rules(
+        bounds=Bounds(
+            events_per_second=settings.events_per_second,
+            event_bytes=settings.event_bytes,
+            turn_events=settings.turn_events,
+            turn_bytes=settings.turn_bytes,
+            turn_seconds=settings.turn_seconds,
+        ),
+        quota=Quota(bytes=settings.session_bytes, files=settings.session_files),
+        redactor=redactor,
+        gateway_secret=(settings.gateway_secret or SecretStr("")).get_secret_value().encode(),
+    )
+    async with Runs.open(settings.data_dir, sandboxes, states, models, rules) as runs:
         yield runs
 
 

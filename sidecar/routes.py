@@ -45,6 +45,7 @@ open_router = APIRouter()
 router = APIRouter()
 
 NDJSON = "application/x-ndjson"
+LISTED = 1000  # names of a directory in one answer
 # A caller that changes objects for longer than this has hung.
 HOLD_SECONDS = 900
 HOLD_BEATS = 180
@@ -148,8 +149,14 @@ async def agree(session_id: UUID, body: Terms, runs: RunsHere) -> Agreed:
 
 
 @router.get("/sessions/{session_id}/live")
-async def live_listing(session_id: UUID, runs: RunsHere, path: str = "") -> FilePage:
-    return await live.listing(await _workspace(runs, session_id), path)
+async def live_listing(
+    session_id: UUID,
+    runs: RunsHere,
+    path: str = "",
+    limit: Annotated[int, Query(ge=1, le=LISTED)] = LISTED,
+    cursor: str | None = None,
+) -> FilePage:
+    return await live.listing(await _workspace(runs, session_id), path, limit, cursor)
 
 
 @router.get("/sessions/{session_id}/live/file")

@@ -21,7 +21,9 @@ OF_A_HOST = ("filer", "harness_dir", "node", "bwrap", "weed")
 
 
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="HOLDFAST_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="HOLDFAST_", frozen=True, extra="ignore", hide_input_in_errors=True
+    )
 
     sidecar_listen: str
     sidecar_secret: SecretStr
@@ -78,6 +80,16 @@ class Settings(BaseSettings):
     modal_app: str = "holdfast"
     modal_image: str = ""
     modal_runtime: Literal["gvisor", "vm"] = "gvisor"
+    # What one turn's harness may say: a flood is slowed to the first, the others end its turn.
+    events_per_second: float = Field(200, gt=0)
+    turn_events: int = Field(200_000, ge=1)
+    turn_bytes: int = Field(512 << 20, ge=1 << 20)
+    turn_seconds: float = Field(86_400, gt=0)
+    # A larger event is cut; the api takes no line of more than 64 MiB.
+    event_bytes: int = Field(32 << 20, ge=1 << 16, le=60 << 20)
+    # What a session may keep in its workspace; 0: any number.
+    session_bytes: int = Field(10 << 30, ge=0)
+    session_files: int = Field(200_000, ge=0)
     default_harness: str = "claude"
     default_provider: str = "local"
     anthropic_model: str | None = None

@@ -8,6 +8,7 @@ import time
 import typer
 
 from contracts.errors import NotFound
+from contracts.hardening import no_core_dumps
 from stack.commands.terminal import console, styled
 from stack.embedded.control import (
     remove_data,
@@ -46,6 +47,7 @@ def up(*, detach: bool, as_json: bool) -> None:
     def ready(state: StackState) -> None:
         _announce(settings, state, as_json=as_json, already=False)
 
+    no_core_dumps()
     asyncio.run(run_stack(settings, sink=LogView(as_json=as_json), on_ready=ready))
 
 

@@ -40,6 +40,7 @@ class Settings(BaseSettings):
         extra="ignore",
         frozen=True,
         populate_by_name=True,
+        hide_input_in_errors=True,
     )
 
     data_dir: Path = Path(".holdfast")
@@ -63,6 +64,19 @@ class Settings(BaseSettings):
     checkpoint_seconds: float | None = Field(None, gt=0)
     permission_seconds: float | None = Field(None, gt=0)
     upload_bytes: int | None = Field(None, ge=0)
+    body_bytes: int | None = Field(None, ge=1 << 16)
+    prompt_chars: int | None = Field(None, ge=1)
+    zip_bytes: int | None = Field(None, ge=0)
+    zip_files: int | None = Field(None, ge=0)
+    followers: int | None = Field(None, ge=1)
+    unread_seconds: float | None = Field(None, gt=0)
+    session_bytes: int | None = Field(None, ge=0)
+    session_files: int | None = Field(None, ge=0)
+    events_per_second: float | None = Field(None, gt=0)
+    event_bytes: int | None = Field(None, ge=1 << 16, le=60 << 20)
+    turn_events: int | None = Field(None, ge=1)
+    turn_bytes: int | None = Field(None, ge=1 << 20)
+    turn_seconds: float | None = Field(None, gt=0)
     warm_seconds: float | None = Field(None, ge=0)
     warm_sandboxes: int | None = Field(None, ge=0)
     docker_socket: Path | None = None

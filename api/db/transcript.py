@@ -188,9 +188,10 @@ async def read(
     *,
     upto: int = NO_END,
     limit: int = PAGE_EVENTS,
+    most_bytes: int = PAGE_BYTES,
 ) -> list[Stored]:
     """The next page; at least one event when there is one, however big it is."""
-    rows = await conn.fetch(READ, session_id, after, upto, min(limit, PAGE_EVENTS), PAGE_BYTES)
+    rows = await conn.fetch(READ, session_id, after, upto, min(limit, PAGE_EVENTS), most_bytes)
     return [Stored(**row) for row in rows]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from api.db import transcript
 from api.db.transcript import PAGE_EVENTS
 from api.follow import Span, ndjson, ndjson_stream, sse_stream
 from api.services import Use
+from api.streamed import OwnedStream
 from contracts.errors import InvalidInput
 
 router = APIRouter(prefix="/sessions/{sid}/events", tags=["transcript"])
@@ -52,8 +54,11 @@ async def read_events(
         after = _sequence(last_event_id)
     span = Span(sid, after, upto=None if follow else session.last_seq, limit=limit)
     stream, media_type = (sse_stream, SSE) if SSE in accept.lower() else (ndjson_stream, NDJSON)
-    return StreamingResponse(
-        stream(services.database, services.listener, span), media_type=media_type
+    place = AsyncExitStack()
+    if follow:
+        place.enter_context(services.followers.one())
+    return OwnedStream(
+        stream(services.database, services.listener, span), place, media_type=media_type
     )
 
 

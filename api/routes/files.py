@@ -99,8 +99,8 @@ async def put_file(
 ) -> Changed:
     """Put a file into the workspace; the folders above it are made."""
     wanted = workspace_path(path)
-    await services.sessions.get(sid)
-    return await services.edits.put(sid, wanted, request.stream(), replace=replace)
+    session = await services.sessions.get(sid)
+    return await services.edits.put(session, wanted, request.stream(), replace=replace)
 
 
 @router.delete("/files/{path:anypath}")
@@ -139,6 +139,7 @@ async def zip_folder(sid: UUID, services: Use, path: str = "") -> Response:
     store = services.stores.sessions
     if wanted and not await store.has_directory(f"{sid}/{wanted}"):
         raise FileNotFound(f"There is no folder {wanted!r}.", hint="Zip one that there is.")
+    await services.archives.check(store, sid, wanted)
     name = wanted.rpartition("/")[2] or session.title or str(sid)
     headers = {**file_headers(f"{name}.zip", download=True), "Content-Type": "application/zip"}
     return StreamingResponse(zipped(store, sid, wanted), headers=headers)
@@ -161,13 +162,11 @@ async def list_live(
     sid: UUID,
     services: Use,
     path: str = "",
-    limit: Annotated[int | None, Query(ge=1, le=1000)] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
     cursor: Annotated[str | None, Query(max_length=8000)] = None,
 ) -> FilePage:
     """What the session's sandbox sees in a directory right now."""
-    params: dict[str, str | int] = {"path": workspace_path(path, root=True)}
-    if limit is not None:
-        params["limit"] = limit
+    params: dict[str, str | int] = {"path": workspace_path(path, root=True), "limit": limit}
     if cursor is not None:
         params["cursor"] = cursor
     await services.sessions.get(sid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +13,7 @@ from api.auth import about, caller_of
 from api.follow import Span, ndjson_stream
 from api.routes.events import NDJSON
 from api.services import Services, Use
-from api.turns import check_prompt
+from api.streamed import OwnedStream
 from contracts.bodies import Choices, InvokeRequest, Session, SessionCreate
 from contracts.errors import InvalidInput, NoTurnRunning, TurnRunning
 
@@ -36,7 +37,7 @@ async def invoke(body: InvokeRequest, services: Use, request: Request) -> Stream
     about(request, body.session_id)
     prompt = last_prompt(body)
     if prompt is not None:
-        check_prompt(prompt)  # before a session is made for it
+        services.turns.check_prompt(prompt)  # before a session is made for it
         session = await _session(body, services, caller_of(request).name)
         about(request, session.id)
         if body.force:
@@ -84,8 +85,11 @@ async def _make_way(session: Session, services: Services) -> None:
 
 def _stream(services: Services, session_id: UUID, turn_id: UUID, after: int) -> StreamingResponse:
     span = Span(session_id, after, until_end_of=turn_id)
-    return StreamingResponse(
+    place = AsyncExitStack()
+    place.enter_context(services.followers.one())
+    return OwnedStream(
         ndjson_stream(services.database, services.listener, span),
+        place,
         media_type=NDJSON,
         headers={"X-Session-Id": str(session_id), "X-Turn-Id": str(turn_id)},
     )

@@ -22,6 +22,7 @@ import asyncio
 import ctypes
 import json
 import os
+import resource
 import signal
 import socket
 from pathlib import Path
@@ -86,6 +87,7 @@ async def main(port: int, token_file: Path | None) -> None:
         os.setgid(AGENT_UID)
         os.setuid(AGENT_UID)
     os.umask(0o077)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # for all that is started in here
     kernel = ctypes.CDLL(None)
     # Nobody in here may look into this process or take it over by ptrace.
     kernel.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)

@@ -21,6 +21,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from contracts import logs
 from contracts.errors import BoxHostUnavailable
+from contracts.hardening import no_core_dumps
 from contracts.logs import LogFormat
 from sidecar.boxhost import client, listening
 from sidecar.boxhost.boxes import Boxes, BoxFailed
@@ -32,7 +33,9 @@ PING_SECONDS = 5
 
 
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="HOLDFAST_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="HOLDFAST_", frozen=True, extra="ignore", hide_input_in_errors=True
+    )
 
     data_dir: Path
     run_dir: Path
@@ -62,7 +65,9 @@ class ServeSettings(Settings):
 
 
 class PingSettings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="HOLDFAST_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="HOLDFAST_", frozen=True, extra="ignore", hide_input_in_errors=True
+    )
 
     boxhost: Path
 
@@ -118,6 +123,7 @@ def main() -> None:
         case ["stop-all"]:
             asyncio.run(stop_all(Settings()))
         case ["serve"]:
+            no_core_dumps()
             settings = ServeSettings()
             logs.configure("box-host", level=settings.log_level, form=settings.log_format)
             os.umask(0o077)  # sockets, records: ours alone

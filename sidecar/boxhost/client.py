@@ -73,7 +73,9 @@ class Wire:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _post(self, call: str, body: bytes) -> tuple[Any, bytes]:
-        async with self._http.post(f"http://box-host/{call}", data=_pieces(body)) as answer:
+        async with self._http.post(
+            f"http://box-host/{call}", data=_pieces(body), allow_redirects=False
+        ) as answer:
             line, data = wire.unpack(await answer.read())
         if answer.status == 200:
             return json.loads(line), data

@@ -113,7 +113,8 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 def result_of(answer: dict[str, Any]) -> dict[str, Any]:
     if "error" in answer:
-        kind = ERRNO_KINDS.get(answer["errno"], f"errno {answer['errno']}")
-        raise MountSick(kind, f"the workspace answered {answer['error']}")
+        number = answer.get("errno")
+        kind = ERRNO_KINDS.get(number, "") if isinstance(number, int) else ""
+        raise MountSick(kind or f"errno {number}", f"the workspace answered {answer['error']}")
     result: dict[str, Any] = answer["ok"]
     return result

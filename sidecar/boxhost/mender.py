@@ -43,7 +43,7 @@ class Mender:
 
     def look(self) -> dict[str, Any]:
         """Ask the daemon itself, past every cache of the kernel, for something it has in memory."""
-        fd = os.open(self.root, os.O_PATH)
+        fd = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             _refresh(fd)
         finally:

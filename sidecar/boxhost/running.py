@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 
 from sidecar.boxhost import processes
-from sidecar.boxhost.boxes import HOME, Box, Boxes, BoxGone
+from sidecar.boxhost.boxes import HOME, Box, Boxes, BoxFailed, BoxGone
 from sidecar.boxhost.contract import TIMED_OUT, BoxCommand, Ran
 from sidecar.tasks import background
 
+# What is in the box is not trusted: `cat` of what it keeps may never end.
+MOST_OUTPUT_BYTES = 64 << 20
 NO_BOX = 125  # what enter.py answers when the box is not there to enter
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": HOME, "LANG": "C.UTF-8"}
 
@@ -21,8 +24,12 @@ async def run(boxes: Boxes, box: Box, command: BoxCommand) -> Ran:
         entered = processes.identify(process.pid)
         try:
             async with background() as tasks:
-                output = tasks.start(process.communicate(command.stdin))
-                ended = await processes.wait_pid(process.pid, command.timeout)
+                output = tasks.start(_communicate(process, command.stdin))
+                end = tasks.start(processes.wait_pid(process.pid, command.timeout))
+                await asyncio.wait({output, end}, return_when=asyncio.FIRST_COMPLETED)
+                if output.done() and output.exception() is not None:
+                    output.result()
+                ended = await end
                 if not ended and entered is not None:
                     processes.kill(entered)
                 # What the command left in the background holds its pipes open.
@@ -35,6 +42,37 @@ async def run(boxes: Boxes, box: Box, command: BoxCommand) -> Ran:
     if exit_code == NO_BOX and not box.alive():
         raise BoxGone(f"box {box.id} cannot be entered")
     return Ran(exit_code, *collected)
+
+
+async def _communicate(
+    process: asyncio.subprocess.Process, stdin: bytes | None
+) -> tuple[bytes, bytes]:
+    """What the command wrote. Raises: BoxFailed, when it is too much."""
+    async with background() as tasks:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        tasks.start(_feed(process, stdin))
+        both = [tasks.start(_bounded(each)) for each in (process.stdout, process.stderr)]
+        written = await both[0], await both[1]
+        await process.wait()
+        return written
+
+
+async def _feed(process: asyncio.subprocess.Process, stdin: bytes | None) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        process.stdin.write(stdin or b"")
+        await process.stdin.drain()
+    process.stdin.close()
+
+
+async def _bounded(reader: asyncio.StreamReader) -> bytes:
+    read = bytearray()
+    while chunk := await reader.read(1 << 18):
+        read += chunk
+        if len(read) > MOST_OUTPUT_BYTES:
+            raise BoxFailed(f"a command wrote more than {MOST_OUTPUT_BYTES} bytes")
+    return bytes(read)
 
 
 async def spawn(boxes: Boxes, box: Box, command: BoxCommand) -> None:

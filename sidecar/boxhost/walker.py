@@ -2,7 +2,9 @@
 file system hangs (a thread could not).
 
 A script of the standard library only: `python -I -S walker.py MOUNTPOINT`. Each request is one JSON
-line on stdin; each answer is a line with its length and then that many bytes of JSON.
+line on stdin; each answer is a line with its length and then that many bytes of JSON. The tree, and
+on a sandbox's own disk its top too, belongs to the agent and may change under our hands: every step
+goes by a directory's descriptor, and no link is ever followed.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ import concurrent.futures
 import contextlib
 import errno
 import hashlib
+import heapq
 import json
 import os
 import stat
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 CHUNK = 1 << 20
@@ -24,6 +28,13 @@ WORKERS = 4  # more of them only get into each other's way: 8 took three times a
 POKE_SECONDS = 0.05
 # So many names are scanned in the time that one of them is asked for.
 SCANNED_PER_STAT = 8
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+# On the way to something: the file system is not asked to open it.
+STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
+# A key of the store has 1,024 bytes; each level also holds a descriptor while it is walked.
+MOST_LEVELS = 400
+# What a directory that was there a moment ago may answer, once the agent has changed it.
+CHANGED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 class Known:
@@ -48,17 +59,19 @@ class Walker:
         self.odd: dict[str, str] = {}  # what no engine can keep, and why
         self.scanned = False
 
-    def place(self, name: bytes) -> bytes:
-        return os.path.join(self.root, name)  # noqa: PTH118 - bytes: names may be any
-
-    def at_top(self, name: str) -> bytes:
-        if "/" in name or name in ("", ".", ".."):
-            raise OSError(errno.EINVAL, "not a plain name")
-        return self.place(name.encode())
+    @contextlib.contextmanager
+    def top(self) -> Iterator[int]:
+        fd = os.open(self.root, DIRECTORY)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
     def put(self, name: str, text: str) -> dict[str, Any]:
         """Write a new file and do not come back before it is in the store."""
-        fd = os.open(self.at_top(name), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with self.top() as top:
+            how = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+            fd = os.open(_at_top(name), how, 0o600, dir_fd=top)
         try:
             os.write(fd, text.encode())
             os.fsync(fd)
@@ -67,35 +80,43 @@ class Walker:
         return {}
 
     def remove(self, name: str) -> dict[str, Any]:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.at_top(name))  # noqa: PTH108
+        with contextlib.suppress(FileNotFoundError), self.top() as top:
+            os.unlink(_at_top(name), dir_fd=top)
         return {}
 
     def own(self, uid: int) -> dict[str, Any]:
         """Give the top directory to the sandbox's user: weed shows it as root's at every mount."""
-        os.chown(self.root, uid, uid)
+        with self.top() as top:
+            os.fchown(top, uid, uid)
         return {}
 
-    def listing(self, path: str) -> dict[str, Any]:
-        """The entries of one directory, links not followed."""
+    def listing(self, path: str, after: str = "", limit: int = 0) -> dict[str, Any]:
+        """The entries of one directory by name, links not followed; with a `limit`, so many of
+        those that come behind `after`, and whether there are more."""
         fd = self._open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            entries = []
             with os.scandir(fd) as found:
-                for item in sorted(found, key=lambda item: item.name):
-                    info = item.stat(follow_symlinks=False)
-                    entries.append(
-                        {
-                            "name": item.name.encode("utf-8", "surrogateescape").decode(
-                                "utf-8", "backslashreplace"
-                            ),
-                            "kind": _kind(info.st_mode),
-                            "size": info.st_size,
-                            "mtime": info.st_mtime,
-                            "mtime_ns": info.st_mtime_ns,
-                        }
-                    )
-            return {"entries": entries}
+                names = ((_shown(item.name), item.name) for item in found)
+                behind = (pair for pair in names if not after or pair[0] > after)
+                pairs = heapq.nsmallest(limit + 1, behind) if limit else sorted(behind)
+            more = bool(limit) and len(pairs) > limit
+            entries = []
+            for shown, name in pairs[:limit] if more else pairs:
+                try:
+                    info = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                except FileNotFoundError:
+                    continue  # deleted meanwhile
+                entries.append(
+                    {
+                        "name": shown,
+                        "kind": _kind(info.st_mode),
+                        "size": info.st_size,
+                        "mtime": info.st_mtime,
+                        "mtime_ns": info.st_mtime_ns,
+                    }
+                )
+            upto = pairs[limit - 1][0] if more else ""
+            return {"entries": entries, "upto": upto}
         finally:
             os.close(fd)
 
@@ -153,35 +174,42 @@ class Walker:
 
     def _make(self, steps: list[str], uid: int | None) -> int:
         """A descriptor of the directory, made where it is missing."""
-        fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        fd = os.open(self.root, DIRECTORY)
         for step in steps:
             try:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(step, 0o755, dir_fd=fd)
                     if uid is not None:
                         os.chown(step, uid, uid, dir_fd=fd, follow_symlinks=False)
-                deeper = os.open(step, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=fd)
+                deeper = os.open(step, DIRECTORY, dir_fd=fd)
             finally:
                 os.close(fd)
             fd = deeper
         return fd
 
-    def _open(self, path: str, flags: int) -> int:
+    def _open(self, path: str | bytes, flags: int) -> int:
         """Open below the top, step by step, never through a link: it could lead anywhere."""
-        steps = [step for step in path.split("/") if step]
-        fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
-        for number, step in enumerate(steps):
-            if step in (".", ".."):
+        steps = [step for step in os.fsencode(path).split(b"/") if step]
+        if not steps:
+            return os.open(self.root, flags | os.O_NOFOLLOW)
+        with self._parent(steps) as parent:
+            return os.open(steps[-1], flags | os.O_NOFOLLOW, dir_fd=parent)
+
+    @contextlib.contextmanager
+    def _parent(self, steps: list[bytes]) -> Iterator[int]:
+        """A descriptor of the directory that the last step is in."""
+        fd = os.open(self.root, STEP)
+        try:
+            for step in steps:
+                if step in (b".", b"..") or b"\0" in step:
+                    raise OSError(errno.EINVAL, "not a plain path")
+            for step in steps[:-1]:
+                deeper = os.open(step, STEP, dir_fd=fd)
                 os.close(fd)
-                raise OSError(errno.EINVAL, "not a plain path")
-            last = number == len(steps) - 1
-            how = flags if last else os.O_RDONLY | os.O_DIRECTORY
-            try:
-                deeper = os.open(step, how | os.O_NOFOLLOW, dir_fd=fd)
-            finally:
-                os.close(fd)
-            fd = deeper
-        return fd
+                fd = deeper
+            yield fd
+        finally:
+            os.close(fd)
 
     def scan(self, *, token: str, held: list[int]) -> dict[str, Any]:
         """Look at every name: how many there are, and how many `settle` will read. `token` is what
@@ -191,23 +219,28 @@ class Walker:
         self.scanned = True
         self.found, self.odd, self.pending = {}, {}, []
         inodes = set(held)
-        for name, info in self._scan(b""):
+        with self.top() as top:
+            self._look(top, inodes)
+        gone = sum(name not in self.found for name in self.known)
+        return {"names": len(self.found), "pending": len(self.pending), "gone": gone}
+
+    def _look(self, top: int, inodes: set[int]) -> None:
+        for name, info, parent in self._scan(top, b"", MOST_LEVELS):
             text = _kept_name(name)
             if text is None:
-                shown = name.decode("utf-8", "backslashreplace")
-                self.odd[shown] = "its name cannot be kept: rename it (valid UTF-8, no backslash)"
+                self.odd[_printed(name)] = (
+                    "its name cannot be kept: rename it (valid UTF-8, no backslash)"
+                )
                 continue
             mark = _mark(info)
             known = self.known.get(name)
             if known is None or known.mark != mark or info.st_ino in inodes:
-                entry = Known(mark, self._describe(name, text, info))
+                entry = Known(mark, self._describe(name, text, info, parent))
                 if entry.plain["kind"] == "file":
                     self.pending.append((name, entry))
                 self.found[name] = entry
             else:
                 self.found[name] = known
-        gone = sum(name not in self.found for name in self.known)
-        return {"names": len(self.found), "pending": len(self.pending), "gone": gone}
 
     def settle(self, *, sync_root: bool) -> dict[str, Any]:
         """fsync and hash what the scan before found changed; every entry that is not as it was at
@@ -237,17 +270,34 @@ class Walker:
             "problems": problems,
         }
 
-    def _scan(self, below: bytes) -> Any:
-        directory = os.path.join(self.root, below) if below else self.root  # noqa: PTH118
+    def _scan(
+        self, directory: int, below: bytes, levels: int
+    ) -> Iterator[tuple[bytes, os.stat_result, int]]:
+        """Every name below an open directory, with a descriptor of the one that it is in."""
         with os.scandir(directory) as found:
-            for item in found:
-                name = os.path.join(below, item.name) if below else item.name  # noqa: PTH118
-                info = item.stat(follow_symlinks=False)
-                yield name, info
-                if stat.S_ISDIR(info.st_mode):
-                    yield from self._scan(name)
+            seen = [(os.fsencode(item.name), item.stat(follow_symlinks=False)) for item in found]
+        for last, info in seen:
+            name = b"%b/%b" % (below, last) if below else last
+            yield name, info, directory
+            if not stat.S_ISDIR(info.st_mode):
+                continue
+            if levels == 0:
+                self.odd[_printed(name)] = "it is nested too deep to be kept"
+                continue
+            try:
+                inner = os.open(last, DIRECTORY, dir_fd=directory)
+            except OSError as error:
+                if error.errno in CHANGED:
+                    continue
+                raise
+            try:
+                yield from self._scan(inner, name, levels - 1)
+            finally:
+                os.close(inner)
 
-    def _describe(self, name: bytes, text: str, info: os.stat_result) -> dict[str, Any]:
+    def _describe(
+        self, name: bytes, text: str, info: os.stat_result, parent: int
+    ) -> dict[str, Any]:
         entry: dict[str, Any] = {
             "path": text,
             "kind": _kind(info.st_mode),
@@ -260,7 +310,7 @@ class Walker:
         if entry["kind"] == "file":
             entry["size"] = info.st_size
         if entry["kind"] == "symlink":
-            target = os.readlink(self.place(name))  # noqa: PTH115
+            target = os.readlink(name.rpartition(b"/")[2], dir_fd=parent)
             try:
                 entry["target"] = target.decode("utf-8")
             except UnicodeDecodeError:
@@ -294,7 +344,7 @@ class Walker:
         return None
 
     def _sync_and_hash_one(self, name: bytes, entry: dict[str, Any]) -> None:
-        fd = os.open(self.place(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = self._open(name, os.O_RDONLY | os.O_NONBLOCK)
         try:
             os.fsync(fd)
             sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
@@ -310,12 +360,14 @@ class Walker:
         is cheaper where many of its files were read."""
         marks = {}
         if len(self.pending) * SCANNED_PER_STAT > len(self.found):
-            for name, info in self._scan(b""):
-                marks[name] = _mark(info)
+            with self.top() as top:
+                for name, info, _ in self._scan(top, b"", MOST_LEVELS):
+                    marks[name] = _mark(info)
         else:
             for name, _ in self.pending:
-                with contextlib.suppress(FileNotFoundError):
-                    marks[name] = _mark(os.lstat(self.place(name)))
+                steps = name.split(b"/")
+                with contextlib.suppress(FileNotFoundError), self._parent(steps) as parent:
+                    marks[name] = _mark(os.stat(steps[-1], dir_fd=parent, follow_symlinks=False))
         return marks
 
     def _sync_root(self) -> None:
@@ -324,27 +376,38 @@ class Walker:
 
         def sync() -> None:
             try:
-                fd = os.open(self.root, os.O_RDONLY)
-                try:
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
+                with self.top() as top:
+                    os.fsync(top)
             finally:
                 done.set()
 
         thread = threading.Thread(target=sync)
         thread.start()
         while not done.wait(POKE_SECONDS):
-            with os.scandir(self.root) as found:
+            with self.top() as top, os.scandir(top) as found:
                 for item in found:
                     if item.is_file(follow_symlinks=False):
-                        os.close(os.open(item.path, os.O_RDONLY))
+                        os.close(os.open(item.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=top))
                         break
         thread.join()
 
 
 def _mark(info: os.stat_result) -> tuple[int, int, int, int]:
     return info.st_mode, info.st_size, info.st_mtime_ns, info.st_ino
+
+
+def _at_top(name: str) -> str:
+    if "/" in name or name in ("", ".", ".."):
+        raise OSError(errno.EINVAL, "not a plain name")
+    return name
+
+
+def _shown(name: str) -> str:
+    return _printed(os.fsencode(name))
+
+
+def _printed(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")
 
 
 def _kept_name(name: bytes) -> str | None:

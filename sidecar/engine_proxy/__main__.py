@@ -7,6 +7,7 @@ import signal
 import sys
 
 from contracts import logs
+from contracts.hardening import no_core_dumps
 from contracts.secret_files import secret_files
 from sidecar.engine_proxy.server import serving
 from sidecar.engine_proxy.settings import Settings
@@ -14,6 +15,7 @@ from sidecar.sockets import is_served
 
 
 def main() -> None:
+    no_core_dumps()
     settings = Settings(_secrets_dir=secret_files())
     logs.configure("engine-proxy", level=settings.log_level, form=settings.log_format)
     if is_served(settings.engine_proxy_listen):

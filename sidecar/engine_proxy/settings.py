@@ -22,7 +22,9 @@ Root = Annotated[Path, AfterValidator(_plain)]
 
 
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="HOLDFAST_", env_ignore_empty=True, frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="HOLDFAST_", env_ignore_empty=True, frozen=True, hide_input_in_errors=True
+    )
 
     engine_socket: Path = Path("/var/run/docker.sock")
     engine_proxy_listen: Path

@@ -9,6 +9,8 @@ import sys
 import uvicorn
 
 from contracts import logs
+from contracts.hardening import no_core_dumps
+from contracts.redaction import Redactor, mask_logs, secrets_of
 from contracts.secret_files import secret_files
 from sidecar.gateway.control import control_app
 from sidecar.gateway.settings import Settings
@@ -17,8 +19,10 @@ from sidecar.sockets import is_served
 
 
 def main() -> None:
+    no_core_dumps()
     settings = Settings(_secrets_dir=secret_files())
     logs.configure("gateway", level=settings.log_level, form=settings.log_format)
+    mask_logs(Redactor(secrets_of(settings)))
     if is_served(settings.gateway_control):
         sys.exit(f"Another gateway listens at {settings.gateway_control}: stop it first.")
     try:

@@ -28,7 +28,9 @@ from contracts.logs import LogFormat
 
 
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="HOLDFAST_", env_ignore_empty=True, frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="HOLDFAST_", env_ignore_empty=True, frozen=True, hide_input_in_errors=True
+    )
 
     gateway_control: Path
     gateway_dir: Path

@@ -10,15 +10,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
+import re
 import secrets
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from typing import Any
 
 import aiohttp
 
-from contracts.errors import HarnessExited, HarnessStartFailed, PromptFailed, StreamGap
+from contracts.errors import (
+    HarnessError,
+    HarnessExited,
+    HarnessStartFailed,
+    PromptFailed,
+    StreamGap,
+)
 from sidecar.harnesses import sse
+from sidecar.harnesses.untrusted import is_good, parsed, shown, text_of
 from sidecar.providers.base import WORKSPACE
 from sidecar.tasks import Background, background
 
@@ -29,7 +36,14 @@ DELETE_SECONDS = 2  # a delete of a live adapter may never answer, and has taken
 SSE_LAG_SECONDS = 5
 RECONNECT_TRIES = 5
 RECONNECT_SECONDS = 0.2
-UNBOUNDED = aiohttp.ClientTimeout(total=None)  # a turn takes as long as it takes
+# A turn takes as long as it takes; to be connected does not.
+UNBOUNDED = aiohttp.ClientTimeout(total=None, sock_connect=20)
+# What has come and was not taken yet: beyond this nothing more is read, and the agent has to wait.
+MOST_WAITING = 10_000
+MOST_WAITING_BYTES = 64 << 20
+# The ids that connections of ours give to their requests.
+OUR_ID = re.compile(r"initialize|[0-9a-f]{8}-[0-9]{1,9}")
+MOST_SESSION_CHARS = 1000
 PROTOCOL_VERSION = 1
 INITIALIZE = {
     "protocolVersion": PROTOCOL_VERSION,
@@ -65,8 +79,13 @@ class AcpConnection:
         # Ids of one adapter must differ between the connections that have used it.
         self._ids = (f"{secrets.token_hex(4)}-{n}" for n in itertools.count(1))
         self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}
-        self._received: asyncio.Queue[Received] = asyncio.Queue()
-        self._dead: HarnessExited | StreamGap | None = None
+        self._received: asyncio.Queue[tuple[Received, int]] = asyncio.Queue()
+        self._waiting_bytes = 0
+        self.heard_bytes = 0
+        """The size of all messages that were taken."""
+        self._room = asyncio.Event()
+        self._deaf = False
+        self._dead: HarnessError | None = None
         self._tasks: Background
 
     @classmethod
@@ -77,13 +96,15 @@ class AcpConnection:
         try:
             async with (
                 asyncio.timeout(START_SECONDS),
-                http.post(connection._path, params={"agent": agent}, json=body) as answer,
+                http.post(
+                    connection._path, params={"agent": agent}, json=body, allow_redirects=False
+                ) as answer,
             ):
-                text = await answer.text()
+                text = await text_of(answer)
         except (aiohttp.ClientError, TimeoutError) as error:
             said = str(error) or f"no answer in {START_SECONDS} s"
             raise HarnessStartFailed(f"{agent} did not start: {said}") from error
-        if not answer.ok or "error" in _object(text):
+        if not is_good(answer) or "error" in parsed(text):
             raise HarnessStartFailed(f"{agent} did not start: {text[:1000]}")
         return connection
 
@@ -101,10 +122,17 @@ class AcpConnection:
             before = self.last_event_id
             try:
                 await self._follow_stream()
-            except (aiohttp.ClientError, sse.EventTooLong, TimeoutError):
+            except (aiohttp.ClientError, TimeoutError):
                 pass
+            except sse.EventTooLong as error:
+                self._die(HarnessExited(f"{self._agent} was cut off: {error}"))
+                return
             except StreamGap as gap:
                 self._die(gap)
+                return
+            except Exception as error:  # noqa: BLE001 - the boundary: a prompt must not wait for it
+                said = f"{type(error).__name__}: {error}"
+                self._die(HarnessExited(f"{self._agent} cannot be understood: {shown(said)}"))
                 return
             tries = 0 if self.last_event_id != before else tries + 1
             if tries >= RECONNECT_TRIES:
@@ -114,12 +142,22 @@ class AcpConnection:
 
     async def _follow_stream(self) -> None:
         headers = {"accept": "text/event-stream", "last-event-id": str(self.last_event_id)}
-        async with self._http.get(self._path, headers=headers, timeout=UNBOUNDED) as response:
-            response.raise_for_status()
+        async with self._http.get(
+            self._path, headers=headers, timeout=UNBOUNDED, allow_redirects=False
+        ) as response:
+            if not is_good(response):
+                raise aiohttp.ClientPayloadError(f"HTTP {response.status}")
             async for event in sse.events(response):
                 self._take(event)
+                while self._dead is None and self._is_full():
+                    self._room.clear()
+                    await self._room.wait()
                 if self._dead is not None:
                     return
+
+    def _is_full(self) -> bool:
+        many = self._received.qsize() >= MOST_WAITING
+        return many or self._waiting_bytes >= MOST_WAITING_BYTES
 
     def _take(self, event: sse.ServerSentEvent) -> None:
         number = self.last_event_id + 1 if event.id is None else event.id
@@ -130,28 +168,30 @@ class AcpConnection:
         if number <= self.last_event_id:
             return
         self.last_event_id = number
-        message = _object(event.data)
-        if "method" not in message and "id" in message:
+        message = parsed(event.data)
+        if "method" not in message and OUR_ID.fullmatch(str(message.get("id", ""))):
             self._answer(str(message["id"]), message)
         elif message.get("method") == "_adapter/agent_exited":
-            detail = json.dumps(message.get("params", {}))[:500]
+            detail = shown(message.get("params", {}))[:500]
             self._die(HarnessExited(f"{self._agent} exited: {detail}"))
-        else:
-            self._received.put_nowait((number, message))
+        elif not self._deaf:
+            self._received.put_nowait(((number, message), len(event.data)))
+            self._waiting_bytes += len(event.data)
 
     def _answer(self, request_id: str, message: dict[str, Any]) -> None:
         future = self._waiting.pop(request_id, None)
         if future is not None and not future.done():
             future.set_result(message)
 
-    def _die(self, error: HarnessExited | StreamGap) -> None:
+    def _die(self, error: HarnessError) -> None:
         self._dead = error
+        self._room.set()
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(error)
         self._waiting.clear()
 
-    def lost(self, error: HarnessExited) -> None:
+    def lost(self, error: HarnessError) -> None:
         """Told from outside that the harness is dead, which the stream does not always say."""
         self._die(error)
 
@@ -192,7 +232,8 @@ class AcpConnection:
 
     def _result(self, method: str, answer: Mapping[str, Any]) -> dict[str, Any]:
         if "error" in answer:
-            raise PromptFailed(f"{self._agent}: {_error_text(answer['error'])}", method=method)
+            said = shown(_error_text(answer["error"]))
+            raise PromptFailed(f"{self._agent}: {said}", method=method)
         result = answer.get("result")
         return result if isinstance(result, dict) else {}
 
@@ -200,12 +241,14 @@ class AcpConnection:
         self, request_id: str, body: Mapping[str, Any], answered: asyncio.Future[dict[str, Any]]
     ) -> None:
         try:
-            async with self._http.post(self._path, json=body, timeout=UNBOUNDED) as answer:
-                text = await answer.text()
+            async with self._http.post(
+                self._path, json=body, timeout=UNBOUNDED, allow_redirects=False
+            ) as answer:
+                text = await text_of(answer)
         except (aiohttp.ClientError, TimeoutError):
             return  # SSE brings the answer, or the listener notices that all is lost
-        if answer.ok:
-            message = _object(text)
+        if is_good(answer):
+            message = parsed(text)
             # SSE brings the same answer behind everything that was said before it.
             await asyncio.wait({answered}, timeout=SSE_LAG_SECONDS)
         else:
@@ -223,26 +266,47 @@ class AcpConnection:
         try:
             async with (
                 asyncio.timeout(SEND_SECONDS),
-                self._http.post(self._path, json=body) as answer,
+                self._http.post(self._path, json=body, allow_redirects=False) as answer,
             ):
-                return answer.ok
+                return is_good(answer)
         except (aiohttp.ClientError, TimeoutError):
             return False
 
     async def received(self) -> Received:
         """The next message of the agent that is not an answer."""
-        return await self._received.get()
+        return self._taken(await self._received.get())
+
+    def _taken(self, waited: tuple[Received, int]) -> Received:
+        received, size = waited
+        self._waiting_bytes -= size
+        self.heard_bytes += size
+        self._room.set()
+        return received
+
+    @contextlib.contextmanager
+    def _not_listening(self) -> Iterator[None]:
+        """What is said meanwhile is nobody's: a replay, or what a harness tells as it sets up."""
+        self._deaf = True
+        try:
+            yield
+        finally:
+            self._deaf = False
+            self.drain()
 
     def drain(self) -> list[Received]:
         """What has come and was not taken yet."""
         taken = []
         while not self._received.empty():
-            taken.append(self._received.get_nowait())
+            taken.append(self._taken(self._received.get_nowait()))
         return taken
 
     async def new_session(self) -> dict[str, Any]:
-        opened = await self.request("session/new", {"cwd": WORKSPACE, "mcpServers": []})
-        self.session = str(opened["sessionId"])
+        with self._not_listening():
+            opened = await self.request("session/new", {"cwd": WORKSPACE, "mcpServers": []})
+        session = opened.get("sessionId")
+        if not isinstance(session, str) or not 0 < len(session) <= MOST_SESSION_CHARS:
+            raise HarnessStartFailed(f"{self._agent} opened a session without a name")
+        self.session = session
         return opened
 
     async def load_session(self, session: str) -> dict[str, Any]:
@@ -251,9 +315,9 @@ class AcpConnection:
         Raises: PromptFailed, when the harness has no such session.
         """
         params = {"sessionId": session, "cwd": WORKSPACE, "mcpServers": []}
-        opened = await self.request("session/load", params)
+        with self._not_listening():
+            opened = await self.request("session/load", params)
         self.session = session
-        self.drain()
         return opened
 
     async def set_mode(self, mode: str) -> None:
@@ -289,22 +353,16 @@ class AcpConnection:
     async def delete(self) -> None:
         """End the adapter. Bounded: it has taken effect even when it does not answer."""
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-            async with asyncio.timeout(DELETE_SECONDS), self._http.delete(self._path):
+            async with (
+                asyncio.timeout(DELETE_SECONDS),
+                self._http.delete(self._path, allow_redirects=False),
+            ):
                 pass
-
-
-def _object(text: str) -> dict[str, Any]:
-    """The JSON object in `text`; anything else is kept under a name of ours."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = text
-    return found if isinstance(found, dict) else {"unparsed": found}
 
 
 def _error_text(error: Any) -> str:
     if not isinstance(error, dict):
         return str(error)
     data = error.get("data")
-    detail = f" ({json.dumps(data)[:1000]})" if data else ""
-    return f"{error.get('message', error)}{detail}"
+    detail = f" ({shown(data)[:1000]})" if data else ""
+    return f"{shown(error.get('message', error))[:1000]}{detail}"

@@ -12,12 +12,14 @@ from collections.abc import AsyncIterator, Mapping
 
 import aiohttp
 
-from contracts.errors import FileMissing, HarnessStartFailed, Unreachable
+from contracts.errors import HarnessStartFailed, Unreachable
+from sidecar.harnesses.untrusted import is_good
 from sidecar.providers.base import HOME, Command, Sandbox, SandboxProcess
 
 PORT = 2468
 START_SECONDS = 20
 CALL_SECONDS = 60
+LOG_SECONDS = 10
 POLL_SECONDS = 0.01
 LOG = "/tmp/sandbox-agent.log"  # noqa: S108 - the box's own
 BIN = "/opt/harness/bin"
@@ -56,6 +58,9 @@ async def connect(sandbox: Sandbox) -> AsyncIterator[aiohttp.ClientSession]:
         connector=aiohttp.UnixConnector(endpoint.socket) if endpoint.socket else None,
         headers=endpoint.headers,
         timeout=aiohttp.ClientTimeout(total=CALL_SECONDS),
+        # It is not trusted: no cookie of it is kept, and nothing that it packs is blown up here.
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
     ) as http:
         yield http
 
@@ -92,14 +97,17 @@ def is_server(process: SandboxProcess) -> bool:
 
 async def _healthy(http: aiohttp.ClientSession) -> bool:
     try:
-        async with http.get("v1/health") as answer:
-            return answer.ok
+        async with http.get("v1/health", allow_redirects=False) as answer:
+            return is_good(answer)
     except (aiohttp.ClientError, TimeoutError):
         return False
 
 
 async def _log(sandbox: Sandbox) -> str:
     try:
-        return (await sandbox.read(LOG)).decode("utf-8", "replace").strip()[-1000:]
-    except (FileMissing, Unreachable) as error:
+        # its end alone: who is in there may have written any amount
+        tail = Command(["tail", "-c", "4000", LOG], cwd="/", timeout=LOG_SECONDS)
+        said = await sandbox.exec(tail)
+        return (said.stdout + said.stderr).decode("utf-8", "replace").strip()[-1000:]
+    except Unreachable as error:
         return str(error)

@@ -23,29 +23,42 @@ IGNORED = (
 )
 
 
+# What is remembered of tool calls: to tell a repetition, and to put a streamed output together.
+MOST_REMEMBERED = 1000
+MOST_REMEMBERED_CHARS = 65_536
+MOST_COLLECTED_CHARS = 16 << 20
+LEFT_OUT = "\n[the rest is in the updates before this result]"
+MOST_TOKENS = 2**53
+
+
 class Normaliser:
     """One turn's messages into events; remembers what a tool call said before."""
 
     def __init__(self) -> None:
         self._outputs: defaultdict[str, list[str]] = defaultdict(list)
+        self._chars = 0  # of all outputs
         self._updates: dict[str, events.ToolUpdate] = {}
 
     def recall(self, event: events.EventBase) -> None:
         """Know again what another normaliser said before us in the same turn."""
         if isinstance(event, events.ToolUpdate):
-            self._updates[event.tool_call_id] = event
+            self._remember(event)
             if event.output_delta is not None:
-                self._outputs[event.tool_call_id].append(event.output_delta)
+                self._collect(event.tool_call_id, event.output_delta)
 
-    def event(self, message: dict[str, Any]) -> events.EventBase | None:
-        """The event for one message of the agent; None for what a transcript does not need."""
+    def event(self, message: dict[str, Any], session: str | None = None) -> events.EventBase | None:
+        """The event for one message of the agent; None for what a transcript does not need. With a
+        `session`, what is said of another one of the agent's is no part of the conversation."""
         raw = events.Raw(source="acp", data=message)
         if message.get("method") != "session/update":
             return raw
         try:
-            update = schema.SessionNotification.model_validate(message.get("params")).update
-        except ValidationError:
+            told = schema.SessionNotification.model_validate(message.get("params"))
+        except (ValidationError, RecursionError):
             return raw
+        if session is not None and told.session_id != session:
+            return raw
+        update = told.update
         if isinstance(update, IGNORED):
             return None
         if isinstance(update, schema.ToolCallProgress):
@@ -56,12 +69,12 @@ class Normaliser:
         call = update.tool_call_id
         delta = _terminal_delta(update)
         if delta is not None:
-            self._outputs[call].append(delta)
+            self._collect(call, delta)
         if update.status == "completed" or update.status == "failed":
             return events.ToolResult(
                 tool_call_id=call,
                 status=update.status,
-                output="".join(self._outputs.pop(call, [])) or _output(update),
+                output=self._collected(call) or _output(update),
                 paths=_paths(update),
                 diffs=_diffs(update),
             )
@@ -75,8 +88,28 @@ class Normaliser:
         )
         # Some harnesses say the same thing several times, or nothing that is for us.
         before = self._updates.get(call, events.ToolUpdate(tool_call_id=call))
-        self._updates[call] = event
+        self._remember(event)
         return None if delta is None and _same(before, event) else event
+
+    def _remember(self, event: events.ToolUpdate) -> None:
+        self._updates.pop(event.tool_call_id, None)
+        if len(event.output or "") <= MOST_REMEMBERED_CHARS:
+            self._updates[event.tool_call_id] = event
+        if len(self._updates) > MOST_REMEMBERED:
+            del self._updates[next(iter(self._updates))]
+
+    def _collect(self, call: str, delta: str) -> None:
+        self._chars += len(delta)
+        if self._chars <= MOST_COLLECTED_CHARS:
+            self._outputs[call].append(delta)
+        elif self._outputs[call][-1:] != [LEFT_OUT]:
+            self._outputs[call].append(LEFT_OUT)
+
+    def _collected(self, call: str) -> str:
+        """All output of a call, which is over."""
+        whole = "".join(self._outputs.pop(call, []))
+        self._chars = sum(len(piece) for pieces in self._outputs.values() for piece in pieces)
+        return whole
 
 
 def _from_update(update: BaseModel) -> events.EventBase | None:

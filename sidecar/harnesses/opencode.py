@@ -6,6 +6,7 @@ import contextlib
 import json
 import sqlite3
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ WHERE json_extract(data, '$.type') = 'tool'
   AND json_extract(data, '$.state.status') IN ('pending', 'running')
 """
 CLOSE = "UPDATE part SET data = ? WHERE id = ?"
+MEND_SECONDS = 20
+STEPS_AT_ONCE = 100_000
 
 
 class Opencode:
@@ -115,8 +118,10 @@ class Opencode:
 
 def _close_dangling(path: Path) -> int:
     """The database comes out of a sandbox: nothing in its schema is trusted."""
+    deadline = time.monotonic() + MEND_SECONDS  # a table may be a view that never ends
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA trusted_schema = OFF")
+        database.set_progress_handler(lambda: time.monotonic() > deadline, STEPS_AT_ONCE)
         found = database.execute("PRAGMA quick_check").fetchone()[0]
         if found != "ok":
             raise StateBroken(f"opencode's database: {found}")

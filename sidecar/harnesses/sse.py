@@ -1,4 +1,5 @@
-"""Server-sent events out of an aiohttp response, as sandbox-agent sends them."""
+"""Server-sent events out of an aiohttp response, as sandbox-agent sends them. It is not trusted:
+an event of any length is not."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from aiohttp import ClientResponse
 
 # The biggest event seen was 1.2 MB (codex); what goes far beyond is not meant well.
 MOST_BYTES = 64 << 20
+# Ids count from 1; a longer number would not even be read by Python's int.
+MOST_DIGITS = 18
 
 
 class EventTooLong(Exception):
@@ -35,9 +38,14 @@ async def events(response: ClientResponse) -> AsyncIterator[ServerSentEvent]:
                 yield ServerSentEvent(number, "\n".join(data))
             number, data, size = None, [], 0
         elif line.startswith(b"id:") and line[3:].strip().isdigit():
-            number = int(line[3:])
+            number = _number(line[3:].strip())
         elif line.startswith(b"data:"):
             data.append(line[5:].removeprefix(b" ").decode("utf-8", "replace"))
+
+
+def _number(digits: bytes) -> int:
+    """An id beyond all sense is a gap, and ends the stream as one."""
+    return int(digits) if len(digits) <= MOST_DIGITS else 10**MOST_DIGITS
 
 
 async def _lines(response: ClientResponse) -> AsyncIterator[bytes]:

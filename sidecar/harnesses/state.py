@@ -23,6 +23,7 @@ INTERRUPTED = (
 )
 
 Record = dict[str, Any]
+MOST_FILES = 100_000
 
 
 class StateBroken(Exception):
@@ -38,15 +39,20 @@ class StatePaths:
 
 
 def read_tar(data: bytes) -> dict[str, bytes]:
-    """The regular files of a tar. Raises: StateBroken."""
-    files = {}
+    """The regular files of a tar, which a sandbox may have packed. Raises: StateBroken."""
+    files: dict[str, bytes] = {}
+    size = 0
     try:
-        with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        # `r:`, for one that is not compressed: any other could be of any size
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
             for member in tar:
+                size += member.size if member.isreg() else 0
+                if size > len(data) or len(files) > MOST_FILES:  # sparse, or full of empty names
+                    raise StateBroken(f"the state has more than {len(data)} bytes when unpacked")
                 content = tar.extractfile(member) if member.isreg() else None
                 if content is not None:
                     files[member.name] = content.read()
-    except (tarfile.TarError, EOFError) as error:
+    except (tarfile.TarError, EOFError, ValueError) as error:
         raise StateBroken(f"the stored state is not readable: {error}") from error
     return files
 
@@ -92,6 +98,6 @@ def _whole(line: bytes) -> bool:
 def _record(line: bytes) -> Record | None:
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

@@ -143,12 +143,16 @@ async def _answer(
 
 def answered(line: bytes) -> dict[str, Any]:
     """The first line of an answer. Raises: Refused; ValueError, for what is none."""
-    head = json.loads(line or b"null")
+    try:
+        head = json.loads(line or b"null")
+    except RecursionError:
+        head = None
     if not isinstance(head, dict):
         raise ValueError("not an answer")  # noqa: TRY004 - all that is malformed is one thing here
     if "error" in head:
         raise Refused(str(head["error"])[:2000], str(head.get("kind", "")))
-    size = head["size"] = int(head["size"])
+    told = head.get("size")
+    size = head["size"] = int(told) if isinstance(told, int | str) else -1
     if not 0 <= size <= MOST_BYTES:
         raise ValueError(f"{size} bytes")
     return head

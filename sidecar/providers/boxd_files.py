@@ -39,7 +39,7 @@ class BoxdFiles:
             raise MountSick(refused.kind or "died", f"{op}: {refused}") from refused
         except NoAnswer as error:
             raise MountSick("unreachable", f"{op}: {error}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise MountSick(
                 "died", f"the workspace could not be asked: {tool} died in {op}"
             ) from error

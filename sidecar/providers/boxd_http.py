@@ -47,7 +47,9 @@ class ByHttp:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
         # A client per call: providers' URLs change, and a call may take any time.
         async with (
-            aiohttp.ClientSession(timeout=timeout, headers=self._headers) as http,
+            aiohttp.ClientSession(
+                timeout=timeout, headers=self._headers, auto_decompress=False
+            ) as http,
             http.post(
                 f"{self._endpoint.base_url}/call",
                 data=io.BytesIO(request),  # in pieces: one of many megabytes would hold up the loop

@@ -87,15 +87,15 @@ class BoxdSandbox:
     async def processes(self) -> list[SandboxProcess]:
         with asked("processes"):
             head, _ = await self._boxd.call("processes")
-        return [
-            SandboxProcess(
-                str(each["token"]),
-                int(each["pid"]),
-                tuple(map(str, each["argv"])),
-                int(each.get("memory", 0)),  # an image of before does not tell
-            )
-            for each in head["processes"]
-        ]
+            return [
+                SandboxProcess(
+                    str(each["token"]),
+                    int(each["pid"]),
+                    tuple(map(str, each["argv"])) or ("", ""),
+                    int(each.get("memory", 0)),  # an image of before does not tell
+                )
+                for each in head["processes"]
+            ]
 
     async def kill(self, processes: Sequence[SandboxProcess]) -> None:
         with asked("kill"):
@@ -163,5 +163,5 @@ def asked(op: str) -> Iterator[None]:
         if refused.kind == "large":
             raise Unsupported(str(refused), op=op) from refused
         raise Unreachable(str(refused), op=op) from refused
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise Unreachable(f"the sandbox answers nonsense to {op}", op=op) from error

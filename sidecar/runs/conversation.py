@@ -7,16 +7,17 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from contracts import events
-from contracts.errors import HarnessExited, HoldfastError, PromptFailed
+from contracts.errors import HarnessExited, HoldfastError, PromptFailed, TurnLimit
 from sidecar.harnesses import agent_server, normalise
 from sidecar.harnesses.acp import AcpConnection, Received
 from sidecar.harnesses.base import Choice, Harness, belongs, program
 from sidecar.providers.base import SandboxProcess
 from sidecar.runs import permissions
-from sidecar.runs.joined import Joined
+from sidecar.runs.bounds import Flow
+from sidecar.runs.joined import Joined, is_piece
 from sidecar.runs.journal import Journal
 from sidecar.runs.ladder import Brought, Ladder
 from sidecar.runs.live import Adapter, Live
@@ -26,11 +27,16 @@ from sidecar.runs.states import States
 from sidecar.tasks import background
 from sidecar.workspace.engine import DurableSandbox
 
+if TYPE_CHECKING:
+    from sidecar.runs.joined import Piece
+
 WATCH_SECONDS = 1.0
 SILENT_SECONDS = 5.0
 CANCEL_SECONDS = 10.0
 # How long a harness is given to show that it got a prompt whose sender died while sending it.
 DOUBT_SECONDS = 30.0
+# Of a word that the harness chooses, such as why it stopped.
+MOST_WORD_CHARS = 200
 
 
 class Conversation:
@@ -43,12 +49,14 @@ class Conversation:
         choice: Choice,
         journal: Journal,
         permissions: Permissions,
+        flow: Flow,
     ) -> None:
         self._sandbox = sandbox
         self._harness = harness
         self._choice = choice
         self._journal = journal
-        self._emit = journal.append
+        self._flow = flow
+        self._emit = flow.emit
         self._permissions = permissions
         self._acp: AcpConnection
         self._before: list[SandboxProcess] = []
@@ -82,7 +90,7 @@ class Conversation:
         """Hear the rest of what a prompt brings that an earlier sidecar has sent; yields the wait
         for its answer. Raises: HarnessError."""
         self._before = list(talk.processes)
-        for entry in self._journal.entries:
+        for entry in self._journal.entries():
             self._normaliser.recall(events.from_dict(entry.event))
         self._told_upto = max(talk.last_event_id, self._journal.last_source)
         asked = self._permissions.first_open
@@ -160,6 +168,7 @@ class Conversation:
         async with background() as tasks:
             prompt = tasks.start(answer)
             tasks.start(self._watch())
+            tasks.start(self._overdue())
             cancelling = tasks.start(self._cancel_when(cancelled, prompt))
             if doubtful:
                 tasks.start(self._doubt(prompt))
@@ -172,7 +181,7 @@ class Conversation:
                 return "cancelled"
         # Now and not before: a harness starts itself over for a moment while it sets up.
         self._left = await self._sandbox.processes()
-        return str(result.get("stopReason", "end_turn"))
+        return str(result.get("stopReason", "end_turn"))[:MOST_WORD_CHARS]
 
     async def _answer(self, prompt: asyncio.Task[dict[str, Any]]) -> dict[str, Any]:
         """The answer to the prompt; an error because the harness died is told as its death."""
@@ -186,7 +195,7 @@ class Conversation:
 
     async def _stream(self, prompt: asyncio.Task[dict[str, Any]]) -> None:
         """Journal what the agent says until the prompt is answered; text joined for a moment."""
-        text = Joined(self._emit)
+        text = Joined(self._emit, self._journal.redactor)
         receive = asyncio.ensure_future(self._acp.received())
         try:
             while True:
@@ -199,24 +208,26 @@ class Conversation:
                 elif prompt in done:
                     break
                 if text.due:
-                    await text.flush()
+                    await text.flush_due()
         finally:
             receive.cancel()
+        self._flow.hurry()
         for received in self._acp.drain():
             await self._take(received, text)
         await text.flush()
 
     async def _take(self, received: Received, text: Joined) -> None:
         self._last_heard = time.monotonic()
+        await self._flow.heard(self._acp.heard_bytes)
         number, message = received
         told = number <= self._told_upto
         if message.get("method") == permissions.METHOD:
             await text.flush()
             await self._permissions.ask(self._acp, number, message, told=told)
             return
-        event = None if told else self._normaliser.event(message)
-        if isinstance(event, events.Message | events.Thought):
-            await text.add(event, number)
+        event = None if told else self._normaliser.event(message, self._acp.session)
+        if is_piece(event):
+            await text.add(cast("Piece", event), number)
         elif event is not None:
             await text.flush()
             await self._emit(event, number)
@@ -275,11 +286,20 @@ class Conversation:
         await self._cancel(prompt, f"{self._harness.name} did not stop within {CANCEL_SECONDS} s")
 
     async def _cancel(self, prompt: asyncio.Task[dict[str, Any]], otherwise: str) -> None:
+        self._flow.hurry()
         await self._acp.cancel()
-        await self._permissions.withdraw()
+        with contextlib.suppress(TimeoutError):  # a harness that takes no answer gets none
+            async with asyncio.timeout(CANCEL_SECONDS):
+                await self._permissions.withdraw()
         done, _ = await asyncio.wait({prompt}, timeout=CANCEL_SECONDS)
         if not done:
             self._acp.lost(HarnessExited(otherwise))
+
+    async def _overdue(self) -> None:
+        most = self._flow.bounds.turn_seconds
+        await asyncio.sleep(most)
+        hint = "HOLDFAST_TURN_SECONDS is the limit."
+        self._acp.lost(TurnLimit(f"the turn took longer than {most:g} s", hint=hint))
 
     async def _doubt(self, prompt: asyncio.Task[dict[str, Any]]) -> None:
         """A harness that never got the prompt would keep the turn waiting for ever."""

@@ -7,16 +7,21 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
 from contracts.bodies import PermissionAnswer, RunBody, RunRequest
 from contracts.errors import HoldfastError, RunNotFound, StaleEpoch, UnsupportedChoice
 from contracts.logs import working_on
+from contracts.redaction import Redactor
+from contracts.session_tokens import session_token
 from sidecar.harnesses import registry as harnesses
 from sidecar.providers import registry as providers
 from sidecar.runs import progress
+from sidecar.runs.bounds import Bounds
 from sidecar.runs.journal import Journal
+from sidecar.runs.quota import Quota
 from sidecar.runs.sandboxes import Sandboxes
 from sidecar.runs.states import States
 from sidecar.runs.turn import Turn
@@ -25,6 +30,17 @@ log = logging.getLogger(__name__)
 
 KEEP_SECONDS = 24 * 3600
 FORGET_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What holds for every turn. `redactor` knows the secrets that no event may show, and with the
+    `gateway_secret` the token by which a session's sandbox in a cloud reaches its model."""
+
+    bounds: Bounds = field(default_factory=Bounds)
+    quota: Quota = field(default_factory=Quota)
+    redactor: Redactor = field(default_factory=Redactor)
+    gateway_secret: bytes = b""
 
 
 class Runs:
@@ -37,12 +53,14 @@ class Runs:
         states: States,
         default_models: Mapping[str, str | None],
         group: asyncio.TaskGroup,
+        rules: Rules,
     ) -> None:
         self._dir = data_dir / "runs"
         self.sandboxes = sandboxes
         self._states = states
         self._default_models = default_models
         self._group = group
+        self._rules = rules
         self._journals: dict[UUID, Journal] = {}
         self._turns: dict[UUID, Turn] = {}
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
@@ -55,9 +73,10 @@ class Runs:
         sandboxes: Sandboxes,
         states: States,
         default_models: Mapping[str, str | None],
+        rules: Rules | None = None,
     ) -> AsyncIterator[Runs]:
         async with asyncio.TaskGroup() as group:
-            runs = cls(data_dir, sandboxes, states, default_models, group)
+            runs = cls(data_dir, sandboxes, states, default_models, group, rules or Rules())
             runs._recover()
             own = [group.create_task(sandboxes.reap()), group.create_task(runs._forget_old())]
             try:
@@ -122,11 +141,17 @@ class Runs:
         told = [
             j.last_record for j in self._journals.values() if j.request.session_id == session_id
         ]
+        rules = self._rules
+        if rules.gateway_secret:
+            rules.redactor.know(session_token(rules.gateway_secret, str(session_id)))
+        journal.redactor = rules.redactor
         turn = Turn(
             journal,
             self.sandboxes,
             self._states,
             model,
+            bounds=rules.bounds,
+            quota=rules.quota,
             adopted=adopted,
             recorded_upto=max(told, default=0),
         )

@@ -1,7 +1,7 @@
 """A run's events: numbered from 1, on disk before anyone sees them, followed from any number.
 
-In memory is only where each line ends: a sidecar remembers every run of a day, and what they said
-would fill it.
+In memory is only where each line ends: a harness may say very much, and a sidecar remembers every
+run of a day.
 """
 
 from __future__ import annotations
@@ -11,17 +11,21 @@ import errno
 import json
 import os
 from array import array
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from contracts.bodies import RunRequest
-from contracts.events import TURN_END_TYPES, EventBase, dumps, to_dict
+from contracts.events import TURN_END_TYPES, EventBase, Raw, dumps, to_dict
+from contracts.redaction import Redactor
 
 # A follower that comes late gets this much at a time, and a line in any case.
 PART_BYTES = 1 << 20
+# Below what the api takes as one line.
+MOST_EVENT_BYTES = 32 << 20
+SHOWN_CHARS = 65_536
 
 
 @dataclass(frozen=True)
@@ -34,23 +38,23 @@ class Entry:
     source: int | None = None
     record: int | None = None
 
-    def line(self) -> bytes:
-        plain = {"n": self.n, "event": self.event, "source": self.source}
-        return dumps(plain if self.record is None else {**plain, "record": self.record}) + b"\n"
-
 
 class Journal:
-    """One run's file: a line with the request, then a line per event (`RunLine`, and `source`)."""
+    """One run's file: a line with the request, then a line per event (`RunLine`, and where it came
+    from)."""
 
     def __init__(self, path: Path, request: RunRequest, request_ends: int) -> None:
         self.path = path
         self.request = request
+        self.redactor = Redactor()
+        self.most_bytes = MOST_EVENT_BYTES
         # line n of the run is between its two neighbours here; line 0 is the request
         self._ends = array("Q", [request_ends])
         self._types: set[str] = set()
         self._last_type = ""
-        self._last_source = 0
-        # The gateway's last record that has become an event; 0 if none has.
+        # The last message of sandbox-agent's stream, and the gateway's last record, that have
+        # become an event; 0 if none has.
+        self.last_source = 0
         self.last_record = 0
         self._grown = asyncio.Condition()
 
@@ -66,14 +70,14 @@ class Journal:
     @classmethod
     def load(cls, path: Path) -> Journal:
         """What an earlier process wrote; a torn last line is cut, as it was shown to nobody."""
-        whole = path.read_bytes()
-        kept = whole[: whole.rfind(b"\n") + 1]
-        if len(kept) != len(whole):
-            path.write_bytes(kept)
-        first, *rest = kept.splitlines(keepends=True)
-        journal = cls(path, RunRequest.model_validate_json(first), len(first))
-        for line in rest:
-            journal._note(Entry(**json.loads(line)), len(line))
+        with path.open("rb+") as file:
+            first = file.readline()
+            journal = cls(path, RunRequest.model_validate_json(first), len(first))
+            for line in file:
+                if not line.endswith(b"\n"):
+                    file.truncate(journal._ends[-1])
+                    break
+                journal._note(Entry(**json.loads(line)), len(line))
         if journal.ended:
             journal.close()
         return journal
@@ -87,14 +91,9 @@ class Journal:
         return len(self._ends) - 1
 
     @property
-    def entries(self) -> Sequence[Entry]:
-        """All of them, read anew each time."""
-        return [Entry(**json.loads(line)) for line in self._read(0, self.last_n).splitlines()]
-
-    @property
-    def last_source(self) -> int:
-        """The last message of sandbox-agent's stream that has become an event; 0 if none has."""
-        return self._last_source
+    def size(self) -> int:
+        """What all events take together."""
+        return self._ends[-1] - self._ends[0]
 
     @property
     def ended(self) -> bool:
@@ -104,25 +103,42 @@ class Journal:
         """Whether there is such an event."""
         return event_type in self._types
 
+    def entries(self) -> Iterator[Entry]:
+        """Every event, read from disk."""
+        with self.path.open("rb") as file:
+            file.seek(self._ends[0])
+            for _ in range(self.last_n):
+                yield Entry(**json.loads(file.readline()))
+
     async def append(
         self, event: EventBase, source: int | None = None, record: int | None = None
     ) -> None:
+        """Write an event down. Secrets that are known are masked; what is larger than any reader
+        takes is cut, and says so."""
+        line = self._line(event, source, record)
+        if len(line) > self.most_bytes:
+            event = _cut(event, len(line))
+            line = self._line(event, source, record)
+        self._write(line, before=self._ends[-1])
+        # before anything is waited for: a line whose writer was cancelled keeps its number
+        kind = {"type": getattr(event, "type", "")}
+        self._note(Entry(self.last_n + 1, kind, source, record), len(line))
+        async with self._grown:
+            self._grown.notify_all()
+
+    def _line(self, event: EventBase, source: int | None, record: int | None) -> bytes:
         request = self.request
         place = {"session_id": request.session_id, "turn_id": request.turn_id}
         placed = event.model_copy(update={**place, "at": datetime.now(UTC)})
-        entry = Entry(self.last_n + 1, to_dict(placed), source, record)
-        line = entry.line()
-        self._write(line, before=self._ends[-1])
-        # before anything is waited for: a line whose writer was cancelled keeps its number
-        self._note(entry, len(line))
-        async with self._grown:
-            self._grown.notify_all()
+        plain = {"n": self.last_n + 1, "event": to_dict(placed), "source": source}
+        line = dumps(plain if record is None else {**plain, "record": record})
+        return self.redactor.line(line) + b"\n"
 
     def _note(self, entry: Entry, size: int) -> None:
         self._ends.append(self._ends[-1] + size)
         self._last_type = entry.event["type"]
         self._types.add(self._last_type)
-        self._last_source = max(self._last_source, entry.source or 0)
+        self.last_source = max(self.last_source, entry.source or 0)
         self.last_record = max(self.last_record, entry.record or 0)
 
     async def follow(self, after: int) -> AsyncIterator[bytes]:
@@ -161,3 +177,17 @@ class Journal:
             if file.write(data) != len(data):
                 file.truncate(before)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+
+
+def _cut(event: EventBase, size: int) -> Raw:
+    """What is kept of an event that is too large: what it was, and how it begins."""
+    plain = to_dict(event)
+    return Raw(
+        source="too_large",
+        data={
+            "type": plain.get("type"),
+            "tool_call_id": str(plain.get("tool_call_id", ""))[:1000],
+            "bytes": size,
+            "begins": dumps(plain)[:SHOWN_CHARS].decode("ascii"),
+        },
+    )

@@ -169,7 +169,11 @@ class Ladder:
             native = stored.native
             tar = await self._states.fetch(self._request.session_id, name, stored)
         files = await asyncio.to_thread(read_tar, tar)
-        mended = await asyncio.to_thread(self._harness.mend, files)
+        try:
+            mended = await asyncio.to_thread(self._harness.mend, files)
+        except (ValueError, AttributeError, LookupError, RecursionError, TypeError) as error:
+            # what is in the files is the sandbox's to write
+            raise StateBroken(f"its state cannot be read: {type(error).__name__}") from error
         return Furnished(native, mended), files if mended or in_box is None else {}
 
     async def _ensure_server(self, http: aiohttp.ClientSession) -> None:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from contracts import events
 from contracts.bodies import PermissionAnswer
-from contracts.errors import InvalidInput, NotAskedYet
+from contracts.errors import InvalidInput, NotAskedYet, TurnLimit
 from sidecar.harnesses.acp import AcpConnection
+from sidecar.runs.bounds import Flow
 from sidecar.runs.journal import Entry, Journal
 
 METHOD = "session/request_permission"
 TRIES = 3
+# Harnesses ask for a handful at a time.
+MOST_PENDING = 100
+MOST_OPTIONS = 20
+MOST_TITLE_CHARS = 2000
+MOST_WORD_CHARS = 200
 
 
 @dataclass(frozen=True)
@@ -29,13 +35,14 @@ class Pending:
 class Permissions:
     """One turn's. The journal knows what was asked and answered, also by a sidecar before us."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, flow: Flow | None = None) -> None:
         self._journal = journal
+        self._flow = flow or Flow(journal)
         self._auto = journal.request.permissions == "auto"
         self._pending: dict[str, Pending] = {}
         self._answered = {
             entry.event["permission_id"]
-            for entry in journal.entries
+            for entry in journal.entries()
             if entry.event["type"] == "permission.answered"
         }
         self._withdrawn = False
@@ -48,7 +55,7 @@ class Permissions:
         return min(
             (
                 entry.source
-                for entry in _asked(self._journal.entries)
+                for entry in _asked(self._journal.entries())
                 if entry.source is not None and entry.event["permission_id"] not in self._answered
             ),
             default=None,
@@ -57,23 +64,37 @@ class Permissions:
     async def ask(
         self, acp: AcpConnection, number: int, message: dict[str, Any], *, told: bool
     ) -> None:
-        """Take a request of the harness; `told`: it is in the journal already."""
+        """Take a request of the harness; `told`: it is in the journal already.
+
+        Raises: TurnLimit, when it asks for too much at a time.
+        """
         permission_id = f"{acp.server_id}-{number}"
         if permission_id in self._answered:
             return
-        params = message.get("params") or {}
-        call = params.get("toolCall") or {}
-        options = [_option(each) for each in params.get("options") or [] if isinstance(each, dict)]
+        params = _dict(message.get("params"))
+        call = _dict(params.get("toolCall"))
+        given = params.get("options")
+        options = [_option(_dict(each)) for each in given] if isinstance(given, list) else []
+        options = [each for each in options[:MOST_OPTIONS] if each["option_id"]]
+        if not options or not isinstance(message.get("id"), int | str):
+            # nothing that anybody could choose: told as it came, and withdrawn
+            if not told:
+                await self._flow.emit(events.Raw(source="acp", data=message), number)
+            await acp.respond(message.get("id"), {"outcome": {"outcome": "cancelled"}})
+            return
+        if len(self._pending) >= MOST_PENDING:
+            raise TurnLimit(f"the harness waits for more than {MOST_PENDING} permissions at a time")
         if not told:
+            tool_call_id = call.get("toolCallId")
             asked = events.PermissionAsked(
                 permission_id=permission_id,
-                tool_call_id=call.get("toolCallId"),
-                title=str(call.get("title") or ""),
-                kind=str(call.get("kind") or "other"),
+                tool_call_id=tool_call_id if isinstance(tool_call_id, str) else None,
+                title=_word(call.get("title"), MOST_TITLE_CHARS),
+                kind=_word(call.get("kind")) or "other",
                 input=call.get("rawInput"),
                 options=options,
             )
-            await self._journal.append(asked, number)
+            await self._flow.emit(asked, number)
         self._pending[permission_id] = Pending(acp, message.get("id"), options)
         if self._withdrawn:
             await self._settle(permission_id, PermissionAnswer(by="cancel"))
@@ -132,13 +153,21 @@ class Permissions:
             return True
 
 
-def _asked(entries: Sequence[Entry]) -> list[Entry]:
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _word(value: Any, most: int = MOST_WORD_CHARS) -> str:
+    return value[:most] if isinstance(value, str) else ""
+
+
+def _asked(entries: Iterable[Entry]) -> list[Entry]:
     return [entry for entry in entries if entry.event["type"] == "permission.asked"]
 
 
 def _option(plain: dict[str, Any]) -> dict[str, str]:
     names = {"option_id": "optionId", "name": "name", "kind": "kind"}
-    return {ours: str(plain.get(theirs) or "") for ours, theirs in names.items()}
+    return {ours: _word(plain.get(theirs)) for ours, theirs in names.items()}
 
 
 def _yes(options: Sequence[dict[str, str]]) -> PermissionAnswer:

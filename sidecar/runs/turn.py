@@ -23,6 +23,7 @@ from sidecar.boxhost.contract import MountSick
 from sidecar.harnesses import registry as harnesses
 from sidecar.harnesses.base import Choice
 from sidecar.runs import egress, mount_watch, progress
+from sidecar.runs.bounds import Bounds, Flow
 from sidecar.runs.conversation import Conversation
 from sidecar.runs.handoff import briefing
 from sidecar.runs.journal import Journal
@@ -30,6 +31,7 @@ from sidecar.runs.ladder import Brought
 from sidecar.runs.live import Live
 from sidecar.runs.permissions import Permissions
 from sidecar.runs.progress import Talk
+from sidecar.runs.quota import Quota
 from sidecar.runs.records import Recorded
 from sidecar.runs.sandboxes import Sandboxes
 from sidecar.runs.states import Native, States
@@ -54,6 +56,8 @@ class Turn:
         states: States,
         default_model: str | None,
         *,
+        bounds: Bounds | None = None,
+        quota: Quota | None = None,
         adopted: bool = False,
         recorded_upto: int = 0,
     ) -> None:
@@ -67,7 +71,9 @@ class Turn:
             self._request.reasoning,
             self._request.permissions,
         )
-        self.permissions = Permissions(journal)
+        self._flow = Flow(journal, bounds)
+        self._quota = quota or Quota()
+        self.permissions = Permissions(journal, self._flow)
         self._recorded = Recorded(sandboxes.gateway, journal, recorded_upto, begun=adopted)
         self._adopted = adopted
         self._progress = progress.load(journal)
@@ -168,7 +174,9 @@ class Turn:
         return self._answered(stop_reason)
 
     def _conversation(self, sandbox: DurableSandbox) -> Conversation:
-        return Conversation(sandbox, self._harness, self._choice, self._journal, self.permissions)
+        return Conversation(
+            sandbox, self._harness, self._choice, self._journal, self.permissions, self._flow
+        )
 
     @contextlib.asynccontextmanager
     async def _mounted(self, sandbox: DurableSandbox) -> AsyncIterator[None]:
@@ -241,6 +249,9 @@ class Turn:
             reason = "they were deleted in the sandbox and still in the store; a copy is kept"
             swept = events.WorkspaceSwept(paths=list(proof.ghosts), reason=reason)
             await self._journal.append(swept)
+        over = self._quota.over(proof.files, proof.bytes)
+        if over is not None:
+            await self._journal.append(over)
         await self._journal.append(
             events.Receipt(
                 engine=proof.engine,

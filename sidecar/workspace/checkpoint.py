@@ -42,6 +42,8 @@ AT_ONCE = 8
 # Which session's files the sandbox's disk has, all of them; written last.
 MARK = f"{SESSION_DIR}/.holdfast-checkpoint"
 COMMAND_SECONDS = 60
+# A few bytes: the agent may have put anything there.
+READ_MARK = Command(["head", "-c", "100", MARK], cwd="/", timeout=COMMAND_SECONDS)
 
 
 def with_checkpoint(provider: Provider, parts: Parts, seconds: float, why: str) -> InBox:
@@ -71,7 +73,9 @@ class Checkpoint:
         copies = await closing.enter_async_context(
             Copies.open(files, self._address, key, session_id, sandbox.files_owner)
         )
-        filled = await sandbox.exec(Command(["cat", MARK], cwd="/", timeout=COMMAND_SECONDS))
+        filled = await sandbox.exec(
+            Command(["head", "-c", "100", MARK], cwd="/", timeout=COMMAND_SECONDS)
+        )
         if filled.stdout == session_id.encode():
             return Brought(copies.push, fresh=False)
         # What a fill that was cut off has left is not the session's.
@@ -87,7 +91,9 @@ class Checkpoint:
 
     async def is_there(self, sandbox: InBoxSandbox) -> bool:
         """Raises: Unreachable."""
-        found = await sandbox.exec(Command(["cat", MARK], cwd="/", timeout=COMMAND_SECONDS))
+        found = await sandbox.exec(
+            Command(["head", "-c", "100", MARK], cwd="/", timeout=COMMAND_SECONDS)
+        )
         return found.exit_code == 0
 
 

@@ -28,6 +28,7 @@ from botocore.credentials import Credentials
 from botocore.exceptions import BotoCoreError, ClientError
 
 from contracts.errors import MountFailed, StoreUnavailable
+from contracts.redaction import Redactor
 from sidecar.workspace.store import StoreAddress
 
 REGION = "us-east-1"
@@ -47,16 +48,22 @@ class SessionKey:
 class SessionKeys:
     """Makes and revokes the keys of all sessions. Raises, in every call: StoreUnavailable."""
 
-    def __init__(self, iam: Any, http: aiohttp.ClientSession, address: StoreAddress) -> None:
+    def __init__(
+        self, iam: Any, http: aiohttp.ClientSession, address: StoreAddress, redactor: Redactor
+    ) -> None:
         self._iam = iam
         self._http = http
         self._address = address
+        self._redactor = redactor
         self._granted: dict[str, SessionKey] = {}
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def open(cls, address: StoreAddress) -> AsyncIterator[SessionKeys]:
-        """`address` has the key that may make others; it stays in this process."""
+    async def open(
+        cls, address: StoreAddress, redactor: Redactor | None = None
+    ) -> AsyncIterator[SessionKeys]:
+        """`address` has the key that may make others; it stays in this process. What is made is
+        told to the `redactor`."""
         config = AioConfig(
             retries={"max_attempts": 3, "mode": "standard"}, connect_timeout=5, read_timeout=SECONDS
         )
@@ -71,7 +78,7 @@ class SessionKeys:
             ) as iam,
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(SECONDS)) as http,
         ):
-            yield cls(iam, http, address)
+            yield cls(iam, http, address, redactor or Redactor())
 
     async def grant(self, session_id: str, host: str) -> SessionKey:
         """A new key for the session, marked with the host that mounts by it."""
@@ -87,6 +94,7 @@ class SessionKeys:
             made = (await self._iam.create_access_key(UserName=user))["AccessKey"]
         key = SessionKey(user, made["AccessKeyId"], made["SecretAccessKey"])
         self._granted[user] = key
+        self._redactor.know(key.secret_key)
         return key
 
     async def revoke(self, session_id: str) -> int:
@@ -101,7 +109,10 @@ class SessionKeys:
         if left:
             raise MountFailed(f"the store keeps keys that were revoked: {', '.join(left)}")
         for user in doomed:
-            await self._prove_refused(session_id, self._granted.pop(user, None))
+            key = self._granted.pop(user, None)
+            await self._prove_refused(session_id, key)
+            if key is not None:
+                self._redactor.forget(key.secret_key)
         return len(doomed)
 
     async def sweep(self, host: str, mounted: Container[str]) -> int:
@@ -148,7 +159,7 @@ class SessionKeys:
         S3SigV4Auth(Credentials(key.access_key, key.secret_key), "s3", REGION).add_auth(request)
         with _store_errors("say whether a key is revoked"):
             async with self._http.get(
-                url, params=query, headers=dict(request.headers.items())
+                url, params=query, headers=dict(request.headers.items()), allow_redirects=False
             ) as answer:
                 if answer.status != REFUSED:
                     raise MountFailed(f"the store still answers {key.user}: {answer.status}")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import errno
+import json
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from contracts.bodies import FileEntry, FilePage
-from contracts.errors import FileNotFound
+from contracts.errors import FileNotFound, InvalidInput
 from sidecar.boxhost.contract import MountSick
 from sidecar.workspace.engine import Workspace
 from sidecar.workspace.manifest import Entry
@@ -23,14 +25,19 @@ OF_THE_PATH = {
 }
 
 
-async def listing(workspace: Workspace, path: str) -> FilePage:
-    """A directory, with what is not as the last receipt has it marked.
+async def listing(
+    workspace: Workspace, path: str, limit: int = 1000, cursor: str | None = None
+) -> FilePage:
+    """A page of a directory, with what is not as the last receipt has it marked.
 
-    Raises: FileNotFound, MountSick, StoreUnavailable.
+    Raises: FileNotFound, InvalidInput for a foreign cursor, MountSick, StoreUnavailable.
     """
-    answer = await _call(workspace, "listing", path)
+    after = "" if cursor is None else _after(cursor, path)
+    answer = await _call(workspace, "listing", path, after=after, limit=limit)
+    upto = answer["upto"]
     manifest = await workspace.manifests.latest(workspace.session_id)
-    proven = {} if manifest is None else _in_directory(manifest.entries, path)
+    known = {} if manifest is None else _in_directory(manifest.entries, path)
+    proven = {n: each for n, each in known.items() if n > after and (not upto or n <= upto)}
     entries = [
         FileEntry(
             path=f"{path}/{item['name']}" if path else item["name"],
@@ -45,7 +52,25 @@ async def listing(workspace: Workspace, path: str) -> FilePage:
     ]
     there = {entry.name for entry in entries}
     removed = sorted(proven[name].path for name in proven.keys() - there)
-    return FilePage(path=path, entries=entries, removed=removed)
+    next_cursor = _cursor(path, upto) if upto else None
+    return FilePage(path=path, entries=entries, removed=removed, next_cursor=next_cursor)
+
+
+def _cursor(path: str, upto: str) -> str:
+    return base64.urlsafe_b64encode(json.dumps([path, upto]).encode()).decode()
+
+
+def _after(cursor: str, path: str) -> str:
+    """The last name of the page before. Raises: InvalidInput."""
+    try:
+        asked, after = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+    except (ValueError, TypeError, RecursionError, binascii.Error):
+        asked = after = None
+    if asked != path or not isinstance(after, str):
+        raise InvalidInput(
+            "this cursor is not of this directory", hint="Start from the first page."
+        )
+    return after
 
 
 def _in_directory(entries: Sequence[Entry], path: str) -> dict[str, Entry]:
@@ -83,7 +108,7 @@ async def content(workspace: Workspace, path: str, first: bytes, size: int) -> A
         yield first
 
 
-async def _call(workspace: Workspace, op: str, path: str, **more: int) -> dict[str, Any]:
+async def _call(workspace: Workspace, op: str, path: str, **more: int | str) -> dict[str, Any]:
     try:
         return await workspace.files.call(op, bound=SECONDS, path=path, **more)
     except MountSick as sick:

@@ -23,6 +23,7 @@ from contracts.events import (
     PermissionAnswered,
     PermissionAsked,
     Plan,
+    Quota,
     Receipt,
     ReceiptFailed,
     Resume,
@@ -267,6 +268,8 @@ def remark(event: Event) -> tuple[str, str] | None:
             return egress(event), "yellow" if event.verdict == "refused" else "dim"
         case MountLost():
             return f"workspace lost ({event.engine}): {one_line(event.reason)}", "red"
+        case Quota():
+            return one_line(event.message), "yellow"
         case _:
             said = _machinery(event)
             return None if said is None else (one_line(said), "dim")

@@ -8,6 +8,7 @@ after SECONDS SIGKILL. Only the standard library: it starts often.
 import ctypes
 import json
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -41,6 +42,7 @@ def main(arguments: list[str]) -> None:
     record = {"process": identity(os.getpid()), "signal": stop_signal, "seconds": seconds}
     draft.write_text(json.dumps(record), encoding="ascii")
     draft.replace(pid_file)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # parts hold secrets in their memory
     # Python ignores these two, and an ignored signal stays ignored across exec
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)

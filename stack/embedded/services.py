@@ -106,6 +106,12 @@ def api_part(wiring: Wiring) -> Part:
         **_given("HOLDFAST_SESSIONS_PER_TOKEN", settings.sessions_per_token),
         **_given("HOLDFAST_AUDIT_DAYS", settings.audit_days),
         **_given("HOLDFAST_AUDIT_ROWS", settings.audit_rows),
+        **_given("HOLDFAST_BODY_BYTES", settings.body_bytes),
+        **_given("HOLDFAST_PROMPT_CHARS", settings.prompt_chars),
+        **_given("HOLDFAST_ZIP_BYTES", settings.zip_bytes),
+        **_given("HOLDFAST_ZIP_FILES", settings.zip_files),
+        **_given("HOLDFAST_FOLLOWERS", settings.followers),
+        **_given("HOLDFAST_UNREAD_SECONDS", settings.unread_seconds),
         **_shared(wiring),
     }
 
@@ -144,6 +150,11 @@ def _sidecar_environment(wiring: Wiring) -> dict[str, str]:
         "HOLDFAST_GEESEFS": str(installed.geesefs.path or ""),
         "HOLDFAST_WORKSPACE": settings.workspace,
         "HOLDFAST_GATEWAY_CONTROL": str(layout.gateway_control),
+        **_given("HOLDFAST_EVENTS_PER_SECOND", settings.events_per_second),
+        **_given("HOLDFAST_EVENT_BYTES", settings.event_bytes),
+        **_given("HOLDFAST_TURN_EVENTS", settings.turn_events),
+        **_given("HOLDFAST_TURN_BYTES", settings.turn_bytes),
+        **_given("HOLDFAST_TURN_SECONDS", settings.turn_seconds),
         **_given("HOLDFAST_WARM_SECONDS", settings.warm_seconds),
         **_given("HOLDFAST_WARM_SANDBOXES", settings.warm_sandboxes),
         **_given("HOLDFAST_DOCKER_SOCKET", settings.docker_socket),
@@ -202,6 +213,8 @@ def _shared(wiring: Wiring) -> dict[str, str]:
         "HOLDFAST_DEFAULT_PROVIDER": settings.default_provider,
         "HOLDFAST_LOG_LEVEL": settings.log_level,
         "HOLDFAST_LOG_FORMAT": settings.log_format,
+        **_given("HOLDFAST_SESSION_BYTES", settings.session_bytes),
+        **_given("HOLDFAST_SESSION_FILES", settings.session_files),
     }
 
 

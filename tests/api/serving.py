@@ -20,6 +20,7 @@ from api.app import create_app
 from api.db.notify import Listener
 from api.pump import Limits
 from api.settings import Settings
+from api.unread import hanging_up_after
 from contracts.bodies import Role, Session, Turn
 from tests.api.fault_injector import SECRET, FaultInjector
 from tests.services import SeaweedFS, until
@@ -31,14 +32,19 @@ QUICK = Limits(start_within=2.0, follow_within=2.0, gap_tries=3, reconcile_every
 
 @contextlib.asynccontextmanager
 async def served(
-    app: Any, kind: type[uvicorn.Server] = uvicorn.Server, port: int = 0
+    app: Any, kind: type[uvicorn.Server] = uvicorn.Server, port: int = 0, http: Any = "auto"
 ) -> AsyncIterator[str]:
     """Serve an ASGI app from a thread with a loop of its own; yields its address."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", port))
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=5
+            app,
+            http=http,
+            log_config=None,
+            access_log=False,
+            ws="none",
+            timeout_graceful_shutdown=5,
         )
         server = kind(config)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
@@ -131,8 +137,9 @@ async def serve_api(
 ) -> AsyncIterator[Api]:
     """The api on a free port, or on that of its settings, with a client that is logged in."""
     app = create_app(settings, limits)
+    protocol = hanging_up_after(settings.unread_seconds)
     async with (
-        served(app, Server, settings.api_port if at_port else 0) as url,
+        served(app, Server, settings.api_port if at_port else 0, protocol) as url,
         httpx.AsyncClient(
             base_url=url,
             headers={"Authorization": f"Bearer {TOKEN}"},

@@ -57,7 +57,7 @@ async def ask(found: Permissions, wire: Wire, number: int, *, told: bool = False
 
 
 def said(journal: Journal, kind: str) -> list[dict[str, Any]]:
-    return [entry.event for entry in journal.entries if entry.event["type"] == kind]
+    return [entry.event for entry in journal.entries() if entry.event["type"] == kind]
 
 
 async def test_an_answer_reaches_the_harness_once_however_often_it_is_given(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ const STEPS = {
     return [`egress: ${where}, ${bytes(e.bytes_up)} up, ${bytes(e.bytes_down)} down`, "", detail];
   },
   "model.failed": (e) => [`the model API failed${e.status ? ` (${e.status})` : ""}: ${e.message}`, "warn", e.model],
+  quota: (e) => ["over the quota: the next turn is refused", "warn", e.message],
   "state.failed": (e) => [`the memory of ${e.harness} was not stored`, "warn", e.reason],
 };
 
