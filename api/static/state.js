@@ -188,12 +188,18 @@ listSessions.failed = (error) => {
 };
 export const refreshList = single(listSessions);
 
-export const refreshSession = single(async () => {
+async function readSession() {
   const sid = state.route.sid;
   if (!sid) return;
   const session = await get(`/sessions/${sid}`);
   if (state.route.sid === sid) update({ session });
-});
+}
+readSession.failed = (error) => {
+  if (error.status !== 404) return;
+  state.transcript?.close(); // deleted elsewhere: its stream would be asked for again and again
+  update({ sessionError: error });
+};
+export const refreshSession = single(readSession);
 
 export const refreshSandbox = single(async () => {
   const sid = state.route.sid;
@@ -261,7 +267,13 @@ export async function patchSession(sid, change) {
 }
 
 export async function deleteSession(sid) {
-  await remove(`/sessions/${sid}`);
+  if (state.route.sid === sid) state.transcript?.close(); // its stream ends with the session
+  try {
+    await remove(`/sessions/${sid}`);
+  } catch (error) {
+    if (state.route.sid === sid) navigateAgain();
+    throw error;
+  }
   if (state.route.sid === sid) go("#/");
   update({ sessions: state.sessions.filter((each) => each.id !== sid) });
   await refreshList();

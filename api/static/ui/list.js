@@ -20,8 +20,9 @@ export function VirtualList({ items, stamp, row, older, newer, target, label, fo
   const [, draw] = useState(0);
   const [away, setAway] = useState(false);
 
+  const el = box.current;
+  if (el && scrolled(it, el)) hear(it, el, follows);
   if (it.stamp !== stamp || it.length !== items.length) {
-    const el = box.current;
     if (el && !it.stick && follows) it.stick = atEnd(el);
     it.heights.reset(items.map((item) => item.key));
     it.stamp = stamp;
@@ -57,21 +58,14 @@ export function VirtualList({ items, stamp, row, older, newer, target, label, fo
 
   const onScroll = () => {
     const el = box.current;
-    it.stick = follows && atEnd(el);
-    const i = it.heights.at(el.scrollTop);
-    it.anchor = { key: items[i]?.key, delta: el.scrollTop - it.heights.offset(i) };
+    hear(it, el, follows);
     setAway(!atEnd(el));
     if (el.scrollTop < OVERSCAN) older();
     if (el.scrollHeight - el.scrollTop - el.clientHeight < OVERSCAN) newer();
     draw((n) => n + 1);
   };
   // what the reader opens grows downwards, also at the end
-  const onClick = () => {
-    const el = box.current;
-    it.stick = false;
-    const i = it.heights.at(el.scrollTop);
-    it.anchor = { key: items[i]?.key, delta: el.scrollTop - it.heights.offset(i) };
-  };
+  const onClick = () => hear(it, box.current, false);
 
   return html`<div class="vlist" ref=${box} onScroll=${onScroll} onClick=${onClick} role="log" aria-label=${label} tabindex="0"
       data-first=${from} data-rows=${to - from} data-items=${items.length} data-away=${away ? 1 : 0}>
@@ -83,6 +77,20 @@ export function VirtualList({ items, stamp, row, older, newer, target, label, fo
 }
 
 const atEnd = (el) => el.scrollHeight - el.scrollTop - el.clientHeight < NEAR;
+
+/** Whether the reader has scrolled and the event is still to come; a shorter list moves by itself. */
+function scrolled(it, el) {
+  const moved = el.scrollTop - (it.lastTop ?? el.scrollTop);
+  const cut = moved < 0 && el.scrollHeight - el.scrollTop - el.clientHeight < 1;
+  return Math.abs(moved) > 1 && !cut;
+}
+
+function hear(it, el, follows) {
+  it.stick = follows && atEnd(el);
+  const i = it.heights.at(el.scrollTop);
+  it.anchor = { key: it.heights.keys[i], delta: el.scrollTop - it.heights.offset(i) };
+  it.lastTop = el.scrollTop;
+}
 
 function position(it) {
   if (!it.anchor) return 0;
