@@ -182,10 +182,11 @@ async def _ask(
         timeout=EXEC_SECONDS,
     )
     done = await sandbox.exec(command)
-    if done.exit_code != 0:
+    try:
+        told: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
         said = done.stderr.decode("utf-8", "replace").strip()[-300:]
         return {"status": 0, "body": said or f"exit code {done.exit_code}"}
-    told: dict[str, Any] = json.loads(done.stdout)
     return told
 
 

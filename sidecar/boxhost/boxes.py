@@ -21,6 +21,7 @@ from typing import Any
 from sidecar.boxhost import freezer, processes
 from sidecar.boxhost.processes import ProcessId, ProcessInfo
 from sidecar.boxhost.uids import Uids
+from sidecar.tasks import at_a_time
 
 HERE = Path(__file__).parent
 HOME = "/home/agent"
@@ -33,6 +34,7 @@ AGENT_PORT = 2468
 EXEC_MARK = "HOLDFAST_EXEC"
 START_SECONDS = 30
 KILL_SECONDS = 5
+STOP_AT_A_TIME = 8
 ETC = {
     "passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\nagent:x:1000:1000::/home/agent:/bin/bash\n",
     "group": "root:x:0:\nagent:x:1000:\n",
@@ -232,7 +234,8 @@ class Boxes:
 
     async def stop_all(self) -> int:
         """Kill every box; how many lived."""
-        return sum([await self.kill(box.id) for box in self.all()])
+        killed = await at_a_time(STOP_AT_A_TIME, [self.kill(box.id) for box in self.all()])
+        return sum(killed)
 
     async def kill(self, box_id: str) -> bool:
         """End every process of the box at once and forget it; False if there was no living one.

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -135,9 +135,24 @@ def in_pid_namespace(namespace: int) -> Iterator[ProcessInfo]:
             continue
 
 
-def in_our_pid_namespace() -> Iterator[ProcessInfo]:
-    """Every living process of the host, or of the container we run in; none of a box."""
-    return in_pid_namespace((PROC / "self/ns/pid").stat().st_ino)
+def with_arguments(wanted: Callable[[Sequence[str]], bool]) -> list[ProcessId]:
+    """Every living process of the host, or of the container we run in, none of a box, whose
+    arguments are wanted. The arguments are looked at first: most processes cost one read."""
+    own = os.readlink("/proc/self/ns/pid")  # noqa: PTH115
+    found = []
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if not name.isdigit():
+            continue
+        try:
+            argv = (PROC / name / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+            if not wanted([arg.decode("utf-8", "replace") for arg in argv]):
+                continue
+            process = identify(int(name))
+            if process is not None and os.readlink(f"/proc/{name}/ns/pid") == own:  # noqa: PTH115
+                found.append(process)
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+    return found
 
 
 def is_in(process: ProcessId, namespace: int) -> bool:
