@@ -10,7 +10,7 @@ RUN apt-get update \
     && groupadd --gid 1000 holdfast \
     && useradd --uid 1000 --gid 1000 --home-dir /nonexistent --no-create-home --shell /usr/sbin/nologin holdfast \
     && install -d -o holdfast -g holdfast /data
-ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin PYTHONPATH=/app PYTHONUNBUFFERED=1 LANG=C.UTF-8
+ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin PYTHONPATH=/app PYTHONUNBUFFERED=1 MALLOC_ARENA_MAX=1 LANG=C.UTF-8
 WORKDIR /data
 
 FROM python AS packages

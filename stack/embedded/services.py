@@ -19,7 +19,8 @@ from stack.install.everything import Installed
 from stack.settings import Settings, inherited_environment
 
 GATEWAY, SIDECAR, API = "gateway", "sidecar", "api"
-BOXES_SECONDS = 60.0
+# A hundred of them, on a machine that is busy: what is not ended in time is left behind.
+BOXES_SECONDS = 180.0
 DEFAULT_OPENAI_MODEL = "gpt-5.5"
 
 
@@ -231,7 +232,9 @@ def _module(name: str) -> tuple[str, ...]:
 
 
 def _python(*, network: bool = False) -> dict[str, str]:
-    return inherited_environment(network=network) | {"PYTHONUNBUFFERED": "1"}
+    # By default glibc has an arena for each thread and keeps in each what it once needed.
+    own = {"PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "1"}
+    return inherited_environment(network=network) | own
 
 
 def stop_boxes(wiring: Wiring) -> Hook:
