@@ -9,6 +9,9 @@ BIN := .venv/bin
 UV = $(firstword $(shell command -v uv) $(wildcard $(HOME)/.local/bin/uv $(HOME)/.cargo/bin/uv .venv-uv/bin/uv))
 
 COMMA := ,
+
+# Files of tests that run at a time: a test waits about half of its time.
+WORKERS ?= 2
 UV_PIN := 'uv>=0.8,<1'
 
 # The wheel with Node and npm, only where PATH has no Node >= 20 with npm.
@@ -76,20 +79,21 @@ check: setup ## Lint and types
 
 .PHONY: test
 test: setup check install chromium ## Everything that CI runs; PYTEST_ARGS adds to pytest's arguments
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 .PHONY: test-ui
 test-ui: setup install chromium ## The page in a real Chromium; PYTEST_ARGS adds to pytest's arguments
 	$(BIN)/pytest tests/ui $(PYTEST_ARGS)
 
 # All of them are part of `make test` too, with fewer examples for schemathesis.
-SECURITY_TESTS = $(wildcard tests/security tests/hostile tests/api/test_auth.py tests/api/test_routes.py \
-	tests/e2e/test_isolation.py tests/e2e/test_two_sessions.py tests/ui/test_hostile.py)
+SECURITY_TESTS = $(wildcard tests/security tests/hostile tests/egress tests/test_between_services.py \
+	tests/api/test_auth.py tests/api/test_login.py tests/api/test_origins.py tests/api/test_audit.py \
+	tests/e2e/test_isolation.py tests/e2e/test_two_sessions.py)
 
 .PHONY: security
 security: setup install ## What is tried against the stack: schemathesis, hostile input, isolation, ruff's S, pip-audit
 	$(BIN)/ruff check
-	FUZZ_EXAMPLES=$(or $(EXAMPLES),40) $(BIN)/pytest $(SECURITY_TESTS) $(PYTEST_ARGS)
+	FUZZ_EXAMPLES=$(or $(EXAMPLES),25) $(BIN)/pytest $(SECURITY_TESTS) $(PYTEST_ARGS)
 	@$(BIN)/python -m scripts.audit $(UV)
 
 # Debian's, where this is root; elsewhere the tests skip and say so.

@@ -12,6 +12,8 @@ from uuid_utils.compat import uuid7
 
 from api.db.migrate import migrate
 from api.db.pool import Database, open_database
+from tests.api.backing import busy as busy
+from tests.api.backing import empty as empty
 from tests.api.fault_injector import FaultInjector
 from tests.api.serving import Api, make_settings, serve_api, served
 from tests.services import Postgres, SeaweedFS, postgres, short_directory

@@ -26,6 +26,7 @@ from tests.api.fault_injector import SECRET, FaultInjector
 from tests.services import SeaweedFS, until
 
 TOKEN = "test-token-0123456789"
+NOBODY = UUID("01a00000-0000-7000-8000-000000000000")  # of no session
 # The ledger is reconciled where a test asks for it: the injector's runs have no boxes.
 QUICK = Limits(start_within=2.0, follow_within=2.0, gap_tries=3, reconcile_every=3600.0)
 

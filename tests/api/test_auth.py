@@ -47,6 +47,8 @@ async def test_every_route_but_health_needs_a_token_by_every_method(api: Api) ->
                 if method != "HEAD":
                     assert assert_error(answer, 401, "unauthenticated")["hint"]
         assert (await stranger.get("/healthz")).json() == {"status": "ok"}
+        for path in ("/healthz%3Fa", "/healthz%23a", "/healthz%0A", "/healthz/", "//healthz"):
+            assert_error(await stranger.get(api.url + path), 401, "unauthenticated")
 
 
 async def test_every_route_has_a_role_and_no_role_is_of_a_route_that_is_gone(api: Api) -> None:

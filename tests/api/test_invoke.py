@@ -11,11 +11,10 @@ from uuid import UUID
 
 import httpx
 import pytest
-from uuid_utils.compat import uuid7
 
 from contracts.bodies import MAX_PROMPT_CHARS
 from tests.api.fault_injector import FaultyRun, planned
-from tests.api.serving import Api, assert_error
+from tests.api.serving import NOBODY, Api, assert_error
 from tests.services import until
 
 
@@ -154,8 +153,8 @@ async def test_cancelling_streams_what_is_left_of_the_turn(api: Api) -> None:
         (request(""), 400, "invalid_input"),
         (request(5), 400, "invalid_input"),
         (request([{"type": "text", "text": 5}]), 400, "invalid_input"),
-        (request("x", uuid7()), 404, "session_not_found"),
-        (request(None, uuid7()), 404, "session_not_found"),
+        (request("x", NOBODY), 404, "session_not_found"),
+        (request(None, NOBODY), 404, "session_not_found"),
         (request("x", harness="emacs"), 400, "unknown_harness"),
         (request("x", colour="red"), 400, "invalid_input"),
         (request("x" * (MAX_PROMPT_CHARS + 1)), 413, "too_large"),

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from api.auth import cookie_name
+from api.auth import Caller, cookie_name
 from api.owner import OwnerToken
 from tests.api.conftest import NewDatabase
 from tests.api.fault_injector import FaultInjector
@@ -251,3 +251,15 @@ def test_a_token_that_was_given_does_not_change(tmp_path: Path) -> None:
     assert owner.is_token(TOKEN.encode())
     assert not owner.is_token(b"")
     assert not OwnerToken(None, tmp_path / "missing").is_token(b"")
+
+
+def test_an_answer_to_a_permission_says_whose_token_gave_it() -> None:
+    """As the transcript has it: the owner by what was used, others by their name before that."""
+    for name, client, by in (
+        ("owner", "page", "page"),
+        ("owner", "cli", "cli"),
+        ("ci", "cli", "ci/cli"),
+        ("ci", "page", "ci/page"),
+        ("ci", "token", "ci"),
+    ):
+        assert Caller(name, "run", client, by_cookie=False).by == by

@@ -9,7 +9,7 @@ from uuid_utils.compat import uuid7
 from contracts.bodies import Session, SessionPage
 from contracts.errors import TurnRunning
 from contracts.events import dumps
-from tests.api.serving import Api, assert_error
+from tests.api.serving import NOBODY, Api, assert_error
 
 
 async def page(api: Api, **params: str | int) -> SessionPage:
@@ -99,15 +99,15 @@ async def test_malformed_json_is_an_error_body(api: Api) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
-        ("GET", f"/sessions/{uuid7()}", 404, "session_not_found"),
-        ("PATCH", f"/sessions/{uuid7()}", 404, "session_not_found"),
-        ("DELETE", f"/sessions/{uuid7()}", 404, "session_not_found"),
-        ("GET", f"/sessions/{uuid7()}/events", 404, "session_not_found"),
-        ("GET", f"/sessions/{uuid7()}/turns", 404, "session_not_found"),
-        ("GET", f"/sessions/{uuid7()}/files", 404, "session_not_found"),
-        ("GET", f"/sessions/{uuid7()}/files/a", 404, "session_not_found"),
-        ("GET", f"/sessions/{uuid7()}/live", 404, "session_not_found"),
-        ("POST", f"/sessions/{uuid7()}/kill", 404, "session_not_found"),
+        ("GET", f"/sessions/{NOBODY}", 404, "session_not_found"),
+        ("PATCH", f"/sessions/{NOBODY}", 404, "session_not_found"),
+        ("DELETE", f"/sessions/{NOBODY}", 404, "session_not_found"),
+        ("GET", f"/sessions/{NOBODY}/events", 404, "session_not_found"),
+        ("GET", f"/sessions/{NOBODY}/turns", 404, "session_not_found"),
+        ("GET", f"/sessions/{NOBODY}/files", 404, "session_not_found"),
+        ("GET", f"/sessions/{NOBODY}/files/a", 404, "session_not_found"),
+        ("GET", f"/sessions/{NOBODY}/live", 404, "session_not_found"),
+        ("POST", f"/sessions/{NOBODY}/kill", 404, "session_not_found"),
         ("GET", "/sessions/not-an-id", 400, "invalid_input"),
         ("GET", "/sessions?limit=0", 400, "invalid_input"),
         ("GET", "/sessions?cursor=nonsense", 400, "invalid_input"),

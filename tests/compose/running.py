@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 from client import Holdfast
 from contracts.errors import HoldfastError
@@ -29,14 +30,20 @@ class Compose:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.env['HOLDFAST_API_PORT']}"
 
-    async def run(self, *argv: str, within: float = COMMAND_SECONDS) -> str:
-        """A command at the top of the checkout; what it said."""
+    async def run(
+        self,
+        *argv: str,
+        within: float = COMMAND_SECONDS,
+        stdin: IO[bytes] | int = subprocess.DEVNULL,
+        stdout: IO[bytes] | int = subprocess.PIPE,
+    ) -> str:
+        """A command at the top of the checkout; what it said, unless that goes into a file."""
         process = await asyncio.create_subprocess_exec(
             *argv,
             cwd=ROOT,
             env=self.env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdin=stdin,
+            stdout=stdout,
             stderr=subprocess.PIPE,
         )
         try:
@@ -46,10 +53,10 @@ class Compose:
             if process.returncode is None:
                 process.kill()
         assert process.returncode == 0, f"{argv}: {complained.decode()[-3000:]}"
-        return said.decode()
+        return (said or b"").decode()
 
-    async def compose(self, *argv: str, within: float = COMMAND_SECONDS) -> str:
-        return await self.run("docker", "compose", *argv, within=within)
+    async def compose(self, *argv: str, **options: Any) -> str:
+        return await self.run("docker", "compose", *argv, **options)
 
     async def up(self) -> None:
         await self.compose("up", "--build", "--detach", "--wait", within=UP_SECONDS)
@@ -92,6 +99,14 @@ class Compose:
 async def compose_stack(env_file: str = "/dev/null") -> AsyncIterator[Compose]:
     """Up for the time of the block, with the scripted model and what `env_file` says; nothing of it
     is left then."""
+    async with compose_project(env_file) as stack:
+        await stack.up()
+        yield stack
+
+
+@contextlib.asynccontextmanager
+async def compose_project(env_file: str = "/dev/null") -> AsyncIterator[Compose]:
+    """The same before its first start."""
     project = f"holdfast-test-{secrets.token_hex(4)}"
     kept = ("PATH", "HOME", "DOCKER_CONFIG", "DOCKER_HOST")
     env = {name: os.environ[name] for name in kept if name in os.environ}
@@ -102,7 +117,6 @@ async def compose_stack(env_file: str = "/dev/null") -> AsyncIterator[Compose]:
     }
     stack = Compose(project, env)
     try:
-        await stack.up()
         yield stack
     finally:
         await stack.down("--volumes")

@@ -11,7 +11,8 @@ from uuid import UUID
 import pytest
 
 from client import Holdfast
-from tests.compose.running import Compose, compose_stack
+from contracts.errors import Unauthenticated
+from tests.compose.running import Compose, compose_project, compose_stack
 from tests.e2e.conftest import of_type, output, run, wait_for_end, wait_for_event
 
 TICKS = "for i in 1 2 3 4 5 6; do echo tick $i; sleep 1; done"
@@ -56,9 +57,7 @@ async def test_every_harness_passes_on_local_and_docker(stack: Compose, hf: Hold
         sys.executable, "matrix_test.py", *both, within=850
     )
     assert len(re.findall(r"\bPASS\b", said)) == 8, said
-    left = await stack.run("docker", "ps", "-q", "--filter", "label=holdfast.session")
-    running = [box for box in (await hf.sandboxes()).sandboxes if box.provider == "docker"]
-    assert len(left.split()) >= len(running) == 0
+    assert [box for box in (await hf.sandboxes()).sandboxes if box.provider == "docker"] == []
 
 
 @pytest.mark.timeout(300)
@@ -112,6 +111,47 @@ async def test_a_stack_that_went_and_came_back_has_all_its_sessions(
             assert of_type(events, "resume")[0].rung == "native"
             assert "periwinkle" in "".join(event.text for event in of_type(events, "message"))
             assert "kept" in output(events)
+
+
+@pytest.mark.timeout(300)
+async def test_a_backup_comes_back_in_a_project_that_has_never_been_up(
+    stack: Compose, hf: Holdfast, tmp_path: Path
+) -> None:
+    """With the commands of docs/operations.md."""
+    session = await hf.sessions.create(harness="pi", provider="local", title="Kept")
+    await run(hf, session, "write kept to kept.txt")
+    told = [event async for event in hf.events(session.id, follow=False)]
+    backup = tmp_path / "monday.tar"
+    program = ("/opt/venv/bin/python", "-P", "-m", "api.backup")
+    with backup.open("wb") as file:
+        await stack.compose("exec", "-T", "api", *program, "create", "-", stdout=file)
+    with backup.open("rb") as file:
+        await stack.compose("exec", "-T", "api", *program, "check", "-", stdin=file)
+    async with compose_project() as other:
+        await other.compose("up", "-d", "postgres", "buckets")
+        restore = ("run", "--rm", "-T", "--no-deps", "api", "-m", "api.backup", "restore", "-")
+        with backup.open("rb") as file:
+            await other.compose(*restore, stdin=file)
+        await other.up()
+        async with other.client() as there:
+            found = [event async for event in there.events(session.id, follow=False)]
+            assert found == told
+            assert await there.files.read(session.id, "kept.txt") == b"kept"
+            events = await run(there, session, "read kept.txt back")
+            assert of_type(events, "workspace.verified")[0].changed == []
+            assert "kept" in output(events)
+    await hf.sessions.delete(session.id)
+
+
+async def test_a_rotated_token_is_good_at_once_and_the_old_one_no_more(
+    stack: Compose, hf: Holdfast
+) -> None:
+    said = await stack.run("scripts/compose-token-rotate")
+    with pytest.raises(Unauthenticated):
+        await hf.capabilities()
+    async with stack.client() as again:
+        await again.capabilities()
+    assert f"token={await stack.secret('holdfast_api_token')}" in said
 
 
 async def test_no_service_can_be_reached_from_a_sandbox_by_its_address(

@@ -16,9 +16,10 @@ from tests.running_stack import running_stack
 from tests.services import short_directory
 
 ASK = "import sys, urllib.request as r; print(sys.argv[1], r.urlopen(sys.argv[1]).status)"
+# Shown at the end: of a command that prints while it runs, codex may not tell the first line.
 FETCH = (
     "run: for url in https://other.example/ http://10.0.0.1/ http://127.0.0.1:8080/;"
-    f' do timeout 60 python3 -c "{ASK}" $url 2>&1 | tail -n 1; done'
+    f' do timeout 60 python3 -c "{ASK}" $url 2>&1 | tail -n 1; done > told; cat told'
 )
 
 

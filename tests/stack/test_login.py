@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
 import os
 import signal
+import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,6 +112,17 @@ def test_a_token_that_is_set_or_is_not_here_is_not_rotated(stack: Place, tmp_pat
     assert kept(stack) == before
 
 
+def test_a_stack_that_does_not_run_is_rotated_too(stack_dir: Path) -> None:
+    stopped = place(stack_dir)
+    stopped.data.mkdir()
+    (stopped.data / "token").write_text("the token of last time\n")
+    (stopped.data / "api.json").write_text('{"url": "http://127.0.0.1:1"}')
+    rotated = told(stopped, "token", "rotate")
+    assert rotated == {"token": kept(stopped), "login_url": None}
+    assert rotated["token"] != "the token of last time"
+    assert stat.S_IMODE((stopped.data / "token").stat().st_mode) == 0o600
+
+
 def test_a_named_token_works_as_its_role_until_it_is_removed(stack: Place) -> None:
     made = told(stack, "token", "new", "ci", "--role", "run")
     assert (made["name"], made["role"]) == ("ci", "run")
@@ -149,6 +162,8 @@ def test_a_named_token_works_as_its_role_until_it_is_removed(stack: Place) -> No
 
 
 def test_everything_that_listens_does_so_on_loopback(stack: Place) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as open_to_all:  # it would be seen
+        assert ("0.0.0.0", open_to_all.getsockname()[1]) in listening(os.getpid())
     found = {(address, port) for pid in pids_of(stack) for address, port in listening(pid)}
     state = stack.state
     assert state is not None
@@ -159,15 +174,16 @@ def test_everything_that_listens_does_so_on_loopback(stack: Place) -> None:
 
 def listening(pid: int) -> set[tuple[str, int]]:
     """The TCP sockets that a process listens on, as its own network shows them."""
+    links = set()
     try:
-        links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):  # closed meanwhile
+                links.add(str(link.readlink()))
         tables = [Path(f"/proc/{pid}/net/{name}").read_text() for name in ("tcp", "tcp6")]
     except OSError:  # it has ended meanwhile
         return set()
     rows = [line.split() for table in tables for line in table.splitlines()[1:]]
-    return {
-        _address(row[1]) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in set(links)
-    }
+    return {_address(row[1]) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in links}
 
 
 def _address(shown: str) -> tuple[str, int]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import sys
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from sidecar.workspace.host_mounted import HostMounted, MountedWorkspace
 from sidecar.workspace.iam import SessionKeys
 from sidecar.workspace.manifest import Manifests
 from sidecar.workspace.store import Store, StoreAddress
-from tests.services import until
+from tests.services import process, until
 from tests.workspace.conftest import HostOf
 
 
@@ -428,10 +429,19 @@ async def test_a_daemon_that_survives_is_an_error_and_nothing_is_mounted(
     await until(zombie.mount.alive, "the first mount is untouched")
 
 
-def test_an_agents_process_is_never_taken_for_a_daemon() -> None:
+async def test_an_agents_process_is_never_taken_for_a_daemon(tmp_path: Path) -> None:
     """Boxes have a PID namespace of their own, which is not looked into."""
-    seen: Sequence[processes.ProcessInfo] = list(processes.in_our_pid_namespace())
-    assert os.getpid() in {process.id.pid for process in seen}
-    assert (
-        all(process.inner_pid == process.id.pid for process in seen) or Path("/.dockerenv").exists()
-    )
+    seconds = f"60.{secrets.randbelow(10**9):09}"
+    apart = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    with process([*apart, "sleep", seconds], tmp_path / "log", end=signal.SIGKILL) as outside:
+
+        def inside() -> list[int]:
+            return [int(word) for word in children(outside)]
+
+        await until(inside, "it has a child in a namespace of its own")
+        found = processes.with_arguments(lambda argv: seconds in argv)
+        assert [each.pid for each in found] == [outside]
+
+
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
