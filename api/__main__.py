@@ -31,11 +31,11 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(settings: Settings) -> Server:
+def serve(settings: Settings, redactor: Redactor) -> Server:
     """The server, configured and not yet running."""
     return Server(
         uvicorn.Config(
-            create_app(settings),
+            create_app(settings, redactor=redactor),
             host=settings.api_host,
             port=settings.api_port,
             log_config=None,
@@ -59,8 +59,9 @@ def main() -> int:
             sys.stderr.write(f"{problem}\n")
         return 2
     logs.configure("api", level=settings.log_level, form=settings.log_format)
-    mask_logs(Redactor(secrets_of(settings)))
-    server = serve(settings)
+    redactor = Redactor(secrets_of(settings))
+    mask_logs(redactor)
+    server = serve(settings, redactor)
     server.run()
     return 0 if server.started else 1
 

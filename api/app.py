@@ -53,13 +53,14 @@ from api.tokens import Tokens
 from api.turns import Turns
 from api.zipped import Archives
 from contracts.errors import StoreUnavailable
+from contracts.redaction import Redactor, secrets_of
 
 log = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
 async def open_services(
-    settings: Settings, limits: Limits, metrics: Metrics
+    settings: Settings, limits: Limits, metrics: Metrics, redactor: Redactor
 ) -> AsyncIterator[Services]:
     """Everything the routes need, in the order in which it depends on each other.
 
@@ -68,7 +69,7 @@ async def open_services(
     async with (
         open_database(settings.database_url.get_secret_value(), metrics=metrics) as database,
         open_stores(settings) as stores,
-        open_sidecar(settings) as sidecar,
+        open_sidecar(settings, redactor) as sidecar,
     ):
         await _prepare(database, stores)
         listener = Listener(database)
@@ -115,15 +116,21 @@ async def _prepare(database: Database, stores: Stores) -> None:
         log.warning("%s", error.message)
 
 
-def create_app(settings: Settings, limits: Limits | None = None) -> FastAPI:
-    """The api with these settings; nothing is opened before its lifespan starts."""
+def create_app(
+    settings: Settings, limits: Limits | None = None, redactor: Redactor | None = None
+) -> FastAPI:
+    """The api with these settings; nothing is opened before its lifespan starts. `redactor` learns
+    the token, which may be replaced as it runs."""
     metrics = Metrics()
+    known = redactor or Redactor(secrets_of(settings))
+    owner = OwnerToken.of(settings, known)
+    owner.current()
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         lasts = settings.permission_seconds
         bounds = replace(limits or Limits(), permission_seconds=lasts)
-        async with open_services(settings, bounds, metrics) as services:
+        async with open_services(settings, bounds, metrics, known) as services:
             app.state.services = services
             yield
 
@@ -142,7 +149,7 @@ def create_app(settings: Settings, limits: Limits | None = None) -> FastAPI:
             Middleware(Hosts, bound=settings.api_host, more=settings.allowed_hosts),
             Middleware(
                 Login,
-                owner=OwnerToken.of(settings),
+                owner=owner,
                 cookie=cookie_name(settings.sidecar_secret),
             ),
             Middleware(Audited),

@@ -72,7 +72,7 @@ class Audit:
     def _lost(self, deed: Deed, why: str) -> None:
         self.failures += 1
         self._trouble = why
-        log.error("not on record: %s (%s)", deed, why)
+        log.warning("not on record: %s (%s)", deed, why)
 
     async def check(self) -> None:
         """Raises: Unavailable when the last record was lost."""

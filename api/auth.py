@@ -90,7 +90,7 @@ class Login:
             await send({"type": "websocket.close", "code": 1008})
             return
         request = Request(scope)
-        if (request.method, request.url.path) == OPEN:
+        if (request.method, request.scope["path"]) == OPEN:
             await self._app(scope, receive, send)
             return
         try:
@@ -111,7 +111,11 @@ class Login:
 
         Raises: DatabaseUnavailable.
         """
-        if request.method == "GET" and request.url.path == "/" and "token" in request.query_params:
+        if (
+            request.method == "GET"
+            and request.scope["path"] == "/"
+            and "token" in request.query_params
+        ):
             return await self._login(request, request.query_params["token"])
         if "authorization" not in request.headers and self._cookie not in request.cookies:
             return _refuse(request, "This needs a token.")
@@ -221,6 +225,6 @@ def _bytes(text: str) -> bytes:
 
 
 def _refuse(request: Request, why: str) -> Response:
-    if request.url.path == "/" and "text/html" in request.headers.get("accept", ""):
+    if request.scope["path"] == "/" and "text/html" in request.headers.get("accept", ""):
         return HTMLResponse(PAGE, status_code=Unauthenticated.status)
     return error_response(Unauthenticated(why, hint=HINT))

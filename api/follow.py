@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -17,6 +18,8 @@ from contracts.events import TURN_END_TYPES, dumps
 HEARTBEAT = 15.0
 # What waits for one follower that reads slowly; there may be hundreds.
 HELD_BYTES = 1 << 20
+# A page with less in it was not cut for its size: there is no more to read for now.
+SMALL_BYTES = HELD_BYTES // 2
 
 
 @dataclass(frozen=True)
@@ -38,28 +41,28 @@ async def pages(database: Database, listener: Listener, span: Span) -> AsyncIter
     after, left = span.after, span.limit
     upto = transcript.NO_END if span.upto is None else span.upto
     beat = True  # the first bytes go out at once, also when there is nothing to tell yet
-    serving = database.metrics.followers.track_inprogress()
-    with serving, listener.subscribe(span.session_id) as changed:
+    following = span.upto is None
+    counted = database.metrics.followers.track_inprogress() if following else nullcontext()
+    with counted, listener.subscribe(span.session_id) as changed:
         while left is None or left > 0:
             changed.clear()
+            most = transcript.PAGE_EVENTS if left is None else left
             async with database.connection() as conn:
                 page = await transcript.read(
-                    conn,
-                    span.session_id,
-                    after,
-                    upto=upto,
-                    limit=transcript.PAGE_EVENTS if left is None else left,
-                    most_bytes=HELD_BYTES,
+                    conn, span.session_id, after, upto=upto, limit=most, most_bytes=HELD_BYTES
                 )
-                gone = not page and await sessions.get(conn, span.session_id) is None
+                gone = not page and not await sessions.exists(conn, span.session_id)
             if page:
                 page, ended = _until_end(page, span.until_end_of)
                 after, beat = page[-1].seq, False
                 left = None if left is None else left - len(page)
+                # after all there was, NOTIFY tells of more: looking at once would double the looks
+                more = len(page) >= min(most, transcript.PAGE_EVENTS) or _large(page)
                 yield page
                 if ended:
                     return
-                continue
+                if more:
+                    continue
             if gone or span.upto is not None or listener.closing:
                 return
             if beat:
@@ -70,6 +73,10 @@ async def pages(database: Database, listener: Listener, span: Span) -> AsyncIter
                 beat = False
             except TimeoutError:
                 beat = True
+
+
+def _large(page: list[Stored]) -> bool:
+    return sum(len(event.body) for event in page) >= SMALL_BYTES
 
 
 def _until_end(page: list[Stored], turn_id: UUID | None) -> tuple[list[Stored], bool]:

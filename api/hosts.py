@@ -13,7 +13,7 @@ from contracts.errors import HostNotAllowed
 
 # A name or IPv4 address, or an IPv6 address in brackets; then a port.
 HOST = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::(\d{1,5}))?")
-ANYWHERE = frozenset({"0.0.0.0", "::"})
+ANYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 
 
 class Hosts:

@@ -6,14 +6,9 @@ Every label has few values, whatever is asked of the api: routes by their templa
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    ProcessCollector,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from starlette.types import Scope
 
 from contracts.events import TURN_END_TYPES, EventBase, Receipt, ReceiptFailed, Usage
@@ -29,65 +24,45 @@ REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2
 
 class Metrics:
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        self.append_seconds = Histogram(
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        counter = partial(Counter, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        self.append_seconds = histogram(
             "holdfast_append_seconds",
             "Storing a batch of a turn's events, to the end of the commit.",
             buckets=APPEND_BUCKETS,
-            registry=registry,
         )
-        self.events = Counter(
-            "holdfast_events_appended", "Events stored by this process.", registry=registry
-        )
-        self.turns_started = Counter(
-            "holdfast_turns_started", "Turns started by this process.", registry=registry
-        )
-        self.turns_ended = Counter(
-            "holdfast_turns_ended",
-            "Turns whose end this process stored.",
-            ["state"],
-            registry=registry,
-        )
-        self.barrier_seconds = Histogram(
+        self.barrier_seconds = histogram(
             "holdfast_barrier_seconds",
             "Proving that all a turn left is in the store, as its receipt says.",
             ["engine"],
             buckets=BARRIER_BUCKETS,
-            registry=registry,
         )
-        self.receipts_failed = Counter(
-            "holdfast_receipts_failed",
-            "Turns of which it could not be proven.",
-            ["engine"],
-            registry=registry,
-        )
-        self.tokens = Counter(
-            "holdfast_model_tokens",
-            "Tokens in the usage events that this process stored.",
-            ["direction"],
-            registry=registry,
-        )
-        self.followers = Gauge(
-            "holdfast_followers", "Followers that this process serves now.", registry=registry
-        )
-        self.requests = Counter(
-            "holdfast_http_requests",
-            "Requests that were answered.",
-            ["method", "route", "status"],
-            registry=registry,
-        )
-        self.request_seconds = Histogram(
+        self.request_seconds = histogram(
             "holdfast_http_request_seconds",
             "From a request to the first byte of its answer.",
             ["method", "route"],
             buckets=REQUEST_BUCKETS,
-            registry=registry,
         )
+        self.events = counter("holdfast_events_appended", "Events stored here.")
+        self.turns_started = counter("holdfast_turns_started", "Turns started here.")
+        self.turns_ended = counter("holdfast_turns_ended", "Ends of turns stored here.", ["state"])
+        unproven = "Turns of which it could not be proven."
+        self.receipts_failed = counter("holdfast_receipts_failed", unproven, ["engine"])
+        tokens = "Tokens in the usage events stored here."
+        self.tokens = counter("holdfast_model_tokens", tokens, ["direction"])
+        answers = "Requests that were answered."
+        self.requests = counter("holdfast_http_requests", answers, ["method", "route", "status"])
+        followers = "Followers that are served here now."
+        self.followers = Gauge("holdfast_followers", followers, registry=self.registry)
+        # there from the first scrape on, so that the first one of each is seen as a rise
         for state in TURN_END_TYPES:
             self.turns_ended.labels(state.removeprefix("turn."))
         for direction in ("input", "output", "cached"):
             self.tokens.labels(direction)
+        for engine in ENGINES:
+            self.receipts_failed.labels(engine)
 
     def began(self, events: int) -> None:
         """A turn was started, with its first events."""

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 TIMEOUT = "timeout"
 # How soon an answer that is overdue is given; one that somebody gives is told by NOTIFY.
 LOOK_EVERY = 1.0
+# A turn that is not asked about has nothing overdue; what is answered all the same is notified.
+LOOK_IDLY_EVERY = 15.0
 # A sidecar that is away may take long to come back; the turn has its own bound for that.
 DELIVER_WITHIN = 600.0
 
@@ -111,6 +113,7 @@ class Delivery:
         self._sidecar = sidecar
         self._listener = listener
         self._lasts = timedelta(seconds=lasts)
+        self._look_every = LOOK_EVERY if turn.permissions == "ask" else LOOK_IDLY_EVERY
         self._delivered: set[str] = set()  # taken by the sidecar; the run's word is on its way
 
     async def serve(self) -> None:
@@ -124,7 +127,7 @@ class Delivery:
                 except HoldfastError as error:
                     log.info("turn %s: answers are left for later: %s", self._turn.id, error)
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_EVERY):
+                    async with asyncio.timeout(self._look_every):
                         await changed.wait()
 
     async def _reject_overdue(self) -> None:

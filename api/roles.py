@@ -36,6 +36,7 @@ RULES: Mapping[tuple[str, str], Rule] = {
     ("GET", "/openapi.json"): READ,
     ("GET", "/me"): READ,
     ("GET", "/readyz"): READ,
+    ("GET", "/metrics"): READ,
     ("GET", "/capabilities"): READ,
     ("GET", "/sandboxes"): READ,
     ("GET", "/leaks"): READ,

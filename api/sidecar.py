@@ -33,7 +33,7 @@ from contracts.bodies import (
 from contracts.errors import HoldfastError, SidecarUnavailable, StreamGap, from_body
 from contracts.events import dumps
 from contracts.logs import request_headers
-from contracts.redaction import Redactor, secrets_of
+from contracts.redaction import Redactor
 
 if TYPE_CHECKING:
     from api.settings import Settings
@@ -276,8 +276,10 @@ class Sidecar:
 
 
 @contextlib.asynccontextmanager
-async def open_sidecar(settings: Settings) -> AsyncIterator[Sidecar]:
-    """The sidecar's client for the time of the block."""
+async def open_sidecar(
+    settings: Settings, redactor: Redactor | None = None
+) -> AsyncIterator[Sidecar]:
+    """The sidecar's client for the time of the block; what it tells is masked by `redactor`."""
     url, _, socket = settings.sidecar_url.partition("unix:")
     transport = httpx.AsyncHTTPTransport(
         uds=socket or None,
@@ -293,4 +295,4 @@ async def open_sidecar(settings: Settings) -> AsyncIterator[Sidecar]:
         timeout=TIMEOUT,
         trust_env=False,
     ) as http:
-        yield Sidecar(http, Redactor(secrets_of(settings)))
+        yield Sidecar(http, redactor or Redactor())

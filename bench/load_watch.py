@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import statistics
 import time
 from collections import defaultdict
@@ -29,6 +30,7 @@ class Sample:
     at: float
     rss: int
     files: int
+    cpu: float = 0.0
 
 
 @dataclass
@@ -76,6 +78,7 @@ class Watch:
             if first
             else None,
             "most_open_files": max((each.files for each in found), default=0),
+            "cpu_seconds": round(found[-1].cpu - found[0].cpu, 1) if found else None,
         }
 
 
@@ -88,7 +91,10 @@ def sample(pid: int) -> Sample:
     status = Path(f"/proc/{pid}/status").read_text()
     rss = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
     files = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
-    return Sample(time.time(), int(rss.split()[1]) * 1024, files)
+    # behind the name, which may hold anything: utime and stime
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    cpu = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return Sample(time.time(), int(rss.split()[1]) * 1024, files, cpu)
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float] | None:

@@ -284,8 +284,8 @@ class Usage(EventBase):
     """What one request to a model used, as the gateway counted it. `input_tokens` are all that
     went in; `cached_tokens` and `cache_write_tokens` are the part of them that was read from the
     vendor's cache or written to it. `cost` is in dollars; without it the model has no price. `cut`:
-    the harness broke it off. `estimated`: the vendor did not come to say. `side`: no tools were
-    offered, as for a title. `late`: of a request that began before this turn."""
+    the harness broke it off. `estimated`: the vendor did not come to say. `side`: for a
+    title, a summary or the like. `late`: of a request that began before this turn."""
 
     type: Literal["usage"] = "usage"
     model: Text | None = None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Background:
@@ -65,3 +67,21 @@ async def finish(work: Coroutine[Any, Any, None], bound: float) -> None:
     if cancelled:
         raise asyncio.CancelledError
     await task
+
+
+async def at_a_time(most: int, work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """All of it, in order, `most` at a time. Raises: what the first of them raises that fails,
+    when the others have ended."""
+    turnstile = asyncio.Semaphore(most)
+
+    async def one(each: Coroutine[Any, Any, T]) -> T:
+        async with turnstile:
+            return await each
+
+    results = await asyncio.gather(*map(one, work), return_exceptions=True)
+    done: list[T] = []
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+        done.append(result)
+    return done

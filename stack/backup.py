@@ -56,6 +56,7 @@ def restore(path: Path, *, as_json: bool) -> None:
 
     Raises:
         StackBusy: the stack runs.
+        NotFound: there is no such file.
         HoldfastError: its storage does not come up.
     """
     settings = load_settings()
@@ -66,6 +67,7 @@ def restore(path: Path, *, as_json: bool) -> None:
             hint="a backup goes into a stack that is stopped and empty: `holdfast down`, and set"
             " HOLDFAST_DATA_DIR to a new directory, or run `holdfast clean-data`",
         )
+    _must_exist(path)
     install_quietly(settings, as_json=as_json)
     with _storage(settings, as_json=as_json):
         code, result = _run(layout, "restore", str(path.absolute()))
@@ -74,10 +76,20 @@ def restore(path: Path, *, as_json: bool) -> None:
 
 
 def check(path: Path, *, as_json: bool) -> None:
-    """See that a backup is whole."""
+    """See that a backup is whole.
+
+    Raises:
+        NotFound: there is no such file.
+    """
+    _must_exist(path)
     code, result = _run(None, "check", str(path.absolute()))
     _told(code, result, as_json=as_json, path=path)
     raise typer.Exit(code)
+
+
+def _must_exist(path: Path) -> None:
+    if not path.is_file():
+        raise NotFound(f"there is no file {path}", hint="it is what `holdfast backup` wrote")
 
 
 @contextmanager

@@ -340,6 +340,26 @@ def test_the_emulators_are_in_no_image_but_their_own() -> None:
     assert "COPY emulators /" not in (ROOT / "sandbox-image" / "Dockerfile").read_text()
 
 
+def test_a_token_that_is_rotated_reaches_the_api_by_its_file(stack: dict[str, Any]) -> None:
+    api = stack["services"]["api"]
+    file = Path(api["environment"]["HOLDFAST_API_TOKEN_FILE"])
+    [secrets] = [each for each in api["volumes"] if each["target"] == str(file.parent)]
+    assert (secrets["source"], secrets["read_only"]) == ("secrets-api", True)
+    # the directory is a volume that init writes to under the same name
+    init = {each["source"]: each["target"] for each in stack["services"]["init"]["volumes"]}
+    script = (ROOT / "docker" / "first_start.py").read_text()
+    assert init["secrets-api"] == "/secrets/api"
+    assert f'SECRETS / "api" / "{file.name}"' in script
+
+
+def test_the_api_answers_to_its_name_and_to_what_is_set(stack: dict[str, Any]) -> None:
+    hosts = "HOLDFAST_ALLOWED_HOSTS"
+    more = shown(env={hosts: "box.example"})
+    assert stack["services"]["api"]["environment"][hosts] == "api,"
+    assert more["services"]["api"]["environment"][hosts] == "api,box.example"
+    assert "http://127.0.0.1:8000/healthz" in stack["services"]["api"]["healthcheck"]["test"]
+
+
 def test_every_image_is_pinned(remote: dict[str, Any]) -> None:
     images = {service["image"] for service in remote["services"].values()}
     foreign = {image for image in images if not image.startswith("holdfast-")}

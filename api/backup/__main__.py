@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -122,15 +123,19 @@ def _opened(name: str) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def _whole_or_not_at_all(path: Path) -> Iterator[IO[bytes]]:
-    """A file that has its name when it is whole, and that only its owner can read.
+    """A file that gets its name when it is whole, and that only its owner can read.
 
-    Raises: BackupError, when there is one of that name.
+    Raises: BackupError, when there is one of that name, or somebody writes it.
     """
     if path.exists():
         raise BackupError(f"{path} is there already.", hint="Choose another name.")
     partial = path.with_name(f"{path.name}.partial")
-    partial.unlink(missing_ok=True)
-    handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        _claim(handle, partial)
+    except BaseException:
+        os.close(handle)
+        raise
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -145,6 +150,22 @@ def _whole_or_not_at_all(path: Path) -> Iterator[IO[bytes]]:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def _claim(handle: int, partial: Path) -> None:
+    """Be the only one who writes it; what a backup that was killed has left is thrown away.
+
+    Raises: BackupError.
+    """
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        mine = partial.exists() and os.path.samestat(os.fstat(handle), partial.stat())
+    except BlockingIOError:
+        mine = False
+    if not mine:
+        raise BackupError(f"Another backup writes {partial}.", hint="Choose another name.")
+    os.ftruncate(handle, 0)
+    os.fchmod(handle, 0o600)
 
 
 def _say(text: str) -> None:

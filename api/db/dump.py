@@ -20,17 +20,21 @@ from api.db.pool import ACQUIRE_TIMEOUT, REFUSED, mapped
 if TYPE_CHECKING:
     from api.db.pool import Connection
 
+# A table of years of events is one statement.
+STATEMENT_SECONDS = 6 * 3600
 Write = Callable[[bytes], Coroutine[Any, Any, None]]
 
 
 @contextlib.asynccontextmanager
 async def connect(url: str) -> AsyncIterator[Connection]:
-    """A connection whose statements may take as long as there are rows.
+    """A connection whose statements may take long: all rows are one.
 
     Raises: DatabaseUnavailable.
     """
     with mapped(REFUSED):
-        conn = await asyncpg.connect(url, timeout=ACQUIRE_TIMEOUT)
+        conn = await asyncpg.connect(
+            url, timeout=ACQUIRE_TIMEOUT, command_timeout=STATEMENT_SECONDS
+        )
     try:
         with mapped():
             yield conn

@@ -156,6 +156,13 @@ async def get(conn: Connection, session_id: UUID) -> Session | None:
     return _session(dict(row)) if row is not None else None
 
 
+EXISTS = "SELECT EXISTS (SELECT FROM sessions WHERE id = $1)"
+
+
+async def exists(conn: Connection, session_id: UUID) -> bool:
+    return bool(await conn.fetchval(EXISTS, session_id))
+
+
 # Every word that is looked for is in the title or in some event.
 PAGE = (
     ROW  # noqa: S608 - two constants: what is asked for comes as $n

@@ -188,10 +188,11 @@ async def read(
     *,
     upto: int = NO_END,
     limit: int = PAGE_EVENTS,
-    most_bytes: int = PAGE_BYTES,
+    most_bytes: int | None = None,
 ) -> list[Stored]:
     """The next page; at least one event when there is one, however big it is."""
-    rows = await conn.fetch(READ, session_id, after, upto, min(limit, PAGE_EVENTS), most_bytes)
+    most = PAGE_BYTES if most_bytes is None else most_bytes
+    rows = await conn.fetch(READ, session_id, after, upto, min(limit, PAGE_EVENTS), most)
     return [Stored(**row) for row in rows]
 
 

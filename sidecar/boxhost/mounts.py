@@ -22,12 +22,15 @@ from typing import Any
 from sidecar.boxhost import namespaces, processes
 from sidecar.boxhost.processes import ProcessId
 from sidecar.boxhost.uids import Uids
+from sidecar.tasks import at_a_time
 
 MOUNT_SECONDS = 20
 # What a receipt covers is stored; geesefs has been seen to stall ~28 s with nothing left to do.
 UNMOUNT_SECONDS = 8
 KILL_SECONDS = 5
-POLL_SECONDS = 0.01
+STOP_AT_A_TIME = 8
+# Longer and longer: where dozens are mounted at a time, looking must not be what takes the time.
+POLL_SECONDS, LONGEST_POLL_SECONDS = 0.01, 0.25
 
 
 class MountFailed(Exception):
@@ -133,12 +136,14 @@ class Mounts:
         mount = Mount(session_id, engine, identity, path, uid)
         # Before it is up: a daemon without a record could never be fenced.
         self._write_record(mount)
+        pause = POLL_SECONDS
         try:
             async with asyncio.timeout(MOUNT_SECONDS):
                 while not _is_fuse(path):
                     if not processes.alive(identity):
                         raise MountFailed(f"{engine} ended at once: {_tail(log)}")
-                    await asyncio.sleep(POLL_SECONDS)
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 1.25, LONGEST_POLL_SECONDS)
         except TimeoutError:
             await self.unmount(session_id, gently=False)
             raise MountFailed(
@@ -177,10 +182,9 @@ class Mounts:
         """
         count = 0
         # An agent may start what it likes with any argument, but in a namespace of its own.
-        for process in processes.in_our_pid_namespace():
-            if serves(process.argv):
-                await _end_daemon(process.id)
-                count += 1
+        for process in await asyncio.to_thread(processes.with_arguments, serves):
+            await _end_daemon(process)
+            count += 1
         return count
 
     async def forget(self, session_id: str) -> bool:
@@ -195,9 +199,8 @@ class Mounts:
 
     async def stop_all(self, *, gently: bool = True) -> int:
         """Unmount everything, also what a crash left without a record; how many there were."""
-        count = 0
-        for mount in self.all():
-            count += await self.unmount(mount.session_id, gently=gently)
+        ending = [self.unmount(mount.session_id, gently=gently) for mount in self.all()]
+        count = sum(await at_a_time(STOP_AT_A_TIME, ending))
         for path in _mountpoints_below(self._root):
             await self.end_strays(_serving(path))
             await _run_umount(path, lazy=True)
@@ -254,10 +257,13 @@ async def _end_daemon(daemon: ProcessId) -> None:
         raise MountFailed(f"the mount's daemon {daemon.pid} survived SIGKILL")
 
 
-def _mountinfo() -> list[tuple[Path, str]]:
-    """Every mountpoint of this host with its file system, oldest first."""
+def _mountinfo(part: str = "") -> list[tuple[Path, str]]:
+    """Every mountpoint of this host with its file system, oldest first; or only those in whose
+    line there is `part`: there are hundreds, and this is asked often."""
     found = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        if part not in line:
+            continue
         fields = line.split()
         path = fields[4].encode("latin-1").decode("unicode_escape")  # \040 for a space
         found.append((Path(path), fields[fields.index("-") + 1]))
@@ -266,7 +272,10 @@ def _mountinfo() -> list[tuple[Path, str]]:
 
 def _is_fuse(path: Path) -> bool:
     resolved = path.parent.resolve() / path.name
-    return any(where == resolved and fs.startswith("fuse") for where, fs in _mountinfo())
+    session = path.parent.name
+    # Spelt as it is in the table, unless something had to be escaped.
+    mounts = _mountinfo(session if session.replace("-", "").isalnum() else "")
+    return any(where == resolved and fs.startswith("fuse") for where, fs in mounts)
 
 
 def _mountpoints_below(root: Path) -> list[Path]:

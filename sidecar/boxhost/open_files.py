@@ -6,6 +6,7 @@ that neither its size nor its time tells of. The file system itself is not asked
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,8 +51,16 @@ def _device(mountpoint: Path) -> int | None:
 
 
 def _mount_ids(pid: str, device: int) -> Iterator[str]:
+    """Raises: ProcessLookupError, also for a process that is ending and has left its namespaces,
+    by when it holds nothing any more: the kernel says EINVAL then."""
     wanted = f"{os.major(device)}:{os.minor(device)}"
-    with open(f"/proc/{pid}/mountinfo", encoding="utf-8") as lines:  # noqa: PTH123
+    try:
+        lines = open(f"/proc/{pid}/mountinfo", encoding="utf-8")  # noqa: PTH123, SIM115
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise ProcessLookupError(errno.ESRCH, "it is ending", pid) from error
+        raise
+    with lines:
         for line in lines:
             mount_id, _, numbers, _ = line.split(maxsplit=3)
             if numbers == wanted:

@@ -67,7 +67,7 @@ def control_app(settings: Settings) -> FastAPI:
                 settings.gateway_dir,
                 lambda session_id: Traced(
                     SessionApp(session_id, reachable, Meter(records.of(session_id), table)),
-                    session_id=session_id,
+                    session_id=str(session_id),
                 ),
                 lambda session_id: _proxy(session_id, way, records.of(session_id)),
             )

@@ -34,6 +34,7 @@ from sidecar.gateway.scripted.conversation import Json
 from sidecar.gateway.scripted.model import answer
 from sidecar.gateway.scripted.protocol import Frame
 from sidecar.gateway.scripted.reply import Failure, seconds
+from sidecar.gateway.scripted.side import is_side
 from sidecar.gateway.upstream import Upstream
 
 logger = logging.getLogger(__name__)
@@ -108,7 +109,8 @@ class SessionApp:
             return
         model = SCRIPTED_MODEL if scripted else exchange.model
         try:
-            request = self._meter.begin(exchange.path, model, None if fault else body, len(raw))
+            side = fault is None and is_side(FORMATS[exchange.path][1].conversation(body))
+            request = self._meter.begin(exchange.path, model, len(raw), side=side)
         except Refused as refused:
             told = error_body(family, REFUSED_STATUS, refused.message, BUDGET_SPENT)
             await exchange.answer(REFUSED_STATUS, told)

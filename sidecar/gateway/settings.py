@@ -9,6 +9,7 @@ from pydantic import AnyHttpUrl, Field, SecretStr, field_validator, model_valida
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from contracts.egress import pattern
+from contracts.logs import LogFormat
 from sidecar.gateway.egress.proxy import Rules
 
 # Where packages come from: Python, JavaScript, Rust, Go, Ruby, Java, Debian, Ubuntu, Alpine.
@@ -23,8 +24,6 @@ PACKAGES = (
     *("archive.ubuntu.com", "security.ubuntu.com"),
     "dl-cdn.alpinelinux.org",
 )
-
-from contracts.logs import LogFormat
 
 
 class Settings(BaseSettings):

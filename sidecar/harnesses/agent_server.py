@@ -20,7 +20,8 @@ PORT = 2468
 START_SECONDS = 20
 CALL_SECONDS = 60
 LOG_SECONDS = 10
-POLL_SECONDS = 0.01
+# Longer and longer: where dozens start at a time, asking must not be what takes the time.
+POLL_SECONDS, LONGEST_POLL_SECONDS = 0.01, 0.25
 LOG = "/tmp/sandbox-agent.log"  # noqa: S108 - the box's own
 BIN = "/opt/harness/bin"
 ENVIRONMENT = {
@@ -79,12 +80,14 @@ async def ensure_running(
             ["/bin/sh", "-c", START_SCRIPT, "sh", *server], cwd=HOME, env={**ENVIRONMENT, **env}
         )
     )
+    pause = POLL_SECONDS
     try:
         async with asyncio.timeout(START_SECONDS):
             while True:
                 if await _healthy(http):
                     return
-                await asyncio.sleep(POLL_SECONDS)
+                await asyncio.sleep(pause)
+                pause = min(pause * 1.25, LONGEST_POLL_SECONDS)
     except TimeoutError:
         raise HarnessStartFailed(
             f"sandbox-agent did not answer in {START_SECONDS} s: {await _log(sandbox)}"

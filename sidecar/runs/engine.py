@@ -142,8 +142,7 @@ class Runs:
             j.last_record for j in self._journals.values() if j.request.session_id == session_id
         ]
         rules = self._rules
-        if rules.gateway_secret:
-            rules.redactor.know(session_token(rules.gateway_secret, str(session_id)))
+        rules.redactor.know(*self._tokens(session_id))
         journal.redactor = rules.redactor
         turn = Turn(
             journal,
@@ -168,11 +167,22 @@ class Runs:
             except Exception:  # the boundary: a run that fails must not end the others
                 log.exception("turn %s has no end", turn_id)
             finally:
-                self._turns.pop(turn_id, None)
-                self._tasks.pop(turn_id, None)
-                journal = self._journals.get(turn_id)
-                if journal is not None and journal.ended:
-                    journal.close()
+                self._ended(turn_id, request.session_id)
+
+    def _ended(self, turn_id: UUID, session_id: UUID) -> None:
+        self._turns.pop(turn_id, None)
+        self._tasks.pop(turn_id, None)
+        journal = self._journals.get(turn_id)
+        if journal is not None and journal.ended:
+            journal.close()
+        if session_id not in {self._journal(other).request.session_id for other in self._turns}:
+            # every line is held against all that is known: not more than what is in use
+            self._rules.redactor.forget(*self._tokens(session_id))
+
+    def _tokens(self, session_id: UUID) -> list[str]:
+        """What the session's sandbox says to the gateway, where it is in a cloud."""
+        secret = self._rules.gateway_secret
+        return [session_token(secret, str(session_id))] if secret else []
 
     def get(self, turn_id: UUID) -> RunBody:
         """Raises: RunNotFound."""

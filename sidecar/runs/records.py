@@ -129,7 +129,7 @@ class Recorded:
         harness_says = isinstance(end, events.TurnCompleted) or (
             isinstance(end, events.TurnFailed) and end.error.code == PromptFailed.code
         )
-        error = verdict(self._journal.entries) if harness_says else None
+        error = verdict(self._journal.entries()) if harness_says else None
         return end if error is None else events.TurnFailed(error=error)
 
     async def forget(self) -> None:

@@ -27,6 +27,7 @@ from sidecar.providers.base import WORKSPACE, Command, SandboxInfo, SandboxSpec,
 from sidecar.runs.egress import is_proxied
 from sidecar.runs.gateway import Gateway
 from sidecar.runs.live import Live, LiveSandboxes
+from sidecar.tasks import at_a_time
 from sidecar.workspace.choice import EngineChoice
 from sidecar.workspace.engine import Durable, DurableSandbox, Workspace
 from sidecar.workspace.restore import Restored, Verified
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 
 Emit = Callable[[events.EventBase], Awaitable[None]]
 REAP_SECONDS = 0.5
+REAP_AT_A_TIME = 4
 TROUBLE_SECONDS = 5.0
 ANSWER_SECONDS = 10
 # How long a change of files waits for a sandbox that is on its way in or out.
@@ -393,8 +395,8 @@ class Sandboxes:
         """For ever: end what was kept warm long enough, and the oldest when too many wait."""
         while True:
             try:
-                for live in self._too_warm():
-                    await self._reap_one(live)
+                # Together: where turns come and go by the dozen, one after the other falls behind.
+                await at_a_time(REAP_AT_A_TIME, [self._reap_one(each) for each in self._too_warm()])
             except Exception:  # the boundary: what cannot be reaped must not end the service
                 log.exception("could not look for sandboxes to end")
             await asyncio.sleep(REAP_SECONDS)

@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.gateway.running import Gateway, client_of, gateway
+from tests.services import free_port
 
 
 @pytest.fixture(scope="module")
@@ -121,22 +122,14 @@ async def test_a_restarted_gateway_lets_out_what_it_did_before(how: signal.Signa
 async def test_the_port_for_clouds_is_no_proxy() -> None:
     """There a sandbox has the provider's network, and a token of the session would open this one
     to whoever finds it."""
-    with_port = {"HOLDFAST_GATEWAY_PORT": "0", "HOLDFAST_GATEWAY_SECRET": "s" * 32}
-    async with gateway(**with_port) as running:
-        assert running.process is not None
-        port = _listening(running.process.pid)
+    port = free_port()
+    with_port = {"HOLDFAST_GATEWAY_PORT": str(port), "HOLDFAST_GATEWAY_SECRET": "s" * 32}
+    async with gateway(**with_port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"CONNECT a.example:443 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         async with asyncio.timeout(20):
             assert (await reader.readline()).split()[1] == b"401"
         writer.close()
-
-
-def _listening(pid: int) -> int:
-    inodes = {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()}
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    [port] = [row[1].split(":")[1] for row in rows if f"socket:[{row[9]}]" in inodes]
-    return int(port, 16)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from tests.gateway.running import REAL_KEY, Gateway, chat, client_of, gateway, s
 MESSAGES = "/v1/messages"
 RESPONSES = "/v1/responses"
 CHAT = "/v1/chat/completions"
-TOOLS = [{"name": "bash"}]
+TOOLS = [{"name": "bash", "function": {"name": "bash"}}]  # as each of the protocols has it
 
 
 def sse(*events: dict[str, Any] | str) -> bytes:
@@ -386,6 +386,36 @@ async def test_a_long_answer_is_read_within_bounds() -> None:
         answer = await here.client.post(RESPONSES, json={"model": "gpt-5", "stream": True})
         assert answer.content == here.vendor.body
         assert tokens(await here.usage()) == (1200, 30, 200, 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "side"),
+    [
+        (RESPONSES, {"input": "say hi", "tools": TOOLS}, False),
+        (RESPONSES, {"input": [{"type": "additional_tools", "tools": TOOLS}]}, False),
+        (RESPONSES, {"input": "say hi"}, True),
+        (
+            RESPONSES,
+            {"input": "a title", "tools": TOOLS, "text": {"format": {"schema": {}}}},
+            True,
+        ),
+        (
+            MESSAGES,
+            {"messages": [{"role": "user", "content": "[SUGGESTION MODE: x]"}], "tools": TOOLS},
+            True,
+        ),
+        (MESSAGES, {"messages": [{"role": "user", "content": "hi"}], "tools": TOOLS}, False),
+        (MESSAGES, {"messages": 7, "tools": "odd"}, True),
+    ],
+)
+async def test_what_a_harness_asks_for_on_the_side_is_told_as_such(
+    path: str, body: dict[str, Any], side: bool
+) -> None:
+    async with metered() as here:
+        here.vendor.status = 500
+        await here.client.post(path, json={"model": "m", **body})
+        [record] = await here.records(wait=10)
+        assert record["side"] == side
 
 
 async def test_a_request_is_of_the_turn_that_ran_when_it_began() -> None:

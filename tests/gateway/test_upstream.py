@@ -163,7 +163,9 @@ async def test_a_compressed_answer_is_never_forced_on_a_client() -> None:
             await client.post(CHAT, json={})
             await client.post(CHAT, json={}, headers={"accept-encoding": "br"})
         encodings = [headers["accept-encoding"] for _, headers, _ in stand_in.requests]
-    assert encodings == ["identity", "br"]
+    assert encodings == ["identity", "identity"], (
+        "what is packed would have to be unpacked to count"
+    )
 
 
 @pytest.mark.parametrize("path", [MESSAGES, CHAT])

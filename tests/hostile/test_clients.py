@@ -128,5 +128,5 @@ def test_every_call_of_a_clouds_sdk_is_inside_a_bounded_block(provider: str) -> 
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.AsyncFunctionDef) and node.name == "_asking"
     ]
-    assert "async with asyncio.timeout(bound)" in ast.unparse(asking)
+    assert "async with asyncio.timeout(" in ast.unparse(asking)
     assert source.count("async with _asking(") >= 8

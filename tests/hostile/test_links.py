@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.boxhost.contract import MountSick
@@ -320,7 +320,6 @@ NAMES = st.text(
 
 
 @given(steps=st.lists(st.one_of(st.sampled_from(["..", ".", "dir", "up", "root", ""]), NAMES)))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_path_at_all_reads_what_is_outside(
     workspace: Path, outside: Path, steps: list[str]
 ) -> None:

@@ -106,7 +106,7 @@ async def test_no_way_of_cutting_shows_a_secret_or_loses_a_word(
     await joined.flush()
     whole = "".join(said)
     assert is_clean(whole)
-    assert whole == redactor.text("".join(pieces)) or MASK in whole
+    assert whole.count("x") == "".join(pieces).count("x")
 
 
 def test_a_log_line_and_its_traceback_show_no_secret() -> None:
@@ -142,7 +142,7 @@ def test_the_password_of_an_address_is_a_secret_and_the_rest_of_it_is_not() -> N
 
 SECRET_WORDS = ("secret", "token", "password", "_key")
 # Names that hold such a word and no secret.
-NO_SECRETS = {"access_key"}
+NO_SECRETS = {"access_key", "api_token_file", "sessions_per_token"}
 
 
 @pytest.mark.parametrize("module", SETTINGS)

@@ -16,7 +16,7 @@ import pytest
 
 from client import Holdfast
 from contracts.bodies import Session
-from contracts.errors import FileNotFound, OverQuota
+from contracts.errors import FileNotFound, NotFound, OverQuota
 from contracts.redaction import MASK
 from tests.e2e.conftest import of_type, output, run, wait_for_event
 from tests.running_stack import RunningStack, running_stack
@@ -193,7 +193,7 @@ async def test_a_workspace_on_the_sandboxes_own_disk_cannot_be_made_the_hosts(
     assert of_type(events, "receipt") == []
     stored = [entry.name async for entry in hf.files.list(session.id)]
     assert "bait.txt" not in stored
-    with pytest.raises(FileNotFound):
+    with pytest.raises(NotFound):
         _ = [each async for each in hf.live.list(session.id)]
     assert [path.name for path in bait.iterdir()] == ["bait.txt"]
     assert (bait / "bait.txt").read_text() == "of the host"

@@ -67,7 +67,7 @@ async def note(process: Process, session_id: UUID, *texts: str) -> None:
 
 
 def told(journal: Journal) -> list[str]:
-    known = [from_dict(entry.event) for entry in journal.entries]
+    known = [from_dict(entry.event) for entry in journal.entries()]
     return [event.data["data"]["text"] for event in known if isinstance(event, Raw)]
 
 
@@ -92,7 +92,7 @@ async def test_a_record_becomes_an_event_once_whoever_takes_it(
     await note(process, session_id, "three")
     await adopted.take_rest()
     assert told(again) == ["one", "two", "three"]
-    assert [entry.n for entry in again.entries] == [1, 2, 3]
+    assert [entry.n for entry in again.entries()] == [1, 2, 3]
 
 
 async def test_the_next_turn_tells_what_came_too_late_for_the_last(

@@ -44,4 +44,5 @@ async def test_a_budget_is_given_in_the_form_runs_out_and_is_raised(
     assert (await hf.sessions.get(session_id)).budget == Budget(cost=2.5)
     await send(page, "say fine")
     await expect(page.locator("article.assistant").last).to_contain_text("fine")
+    await page.close()  # it would ask for what is gone
     await hf.sessions.delete(session_id)

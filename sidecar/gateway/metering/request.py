@@ -43,10 +43,8 @@ class Meter:
         self._log = log
         self._prices = prices
 
-    def begin(
-        self, path: str, model: str, body: Mapping[str, Any] | None, size: int
-    ) -> ModelRequest:
-        """A request is to go out; `body` is None when it could not be read.
+    def begin(self, path: str, model: str, size: int, *, side: bool) -> ModelRequest:
+        """A request is to go out. `side`: it is one for a title, a summary or the like.
 
         Raises: Refused, when the budget is spent or cannot be held; that is recorded.
         """
@@ -54,7 +52,7 @@ class Meter:
         about = {
             "turn_id": None if turn_id is None else str(turn_id),
             "model": model,
-            "side": body is not None and not _offers_tools(body),
+            "side": side,
         }
         message = self._beyond(model)
         if message:
@@ -259,12 +257,3 @@ def _reason(body: bytes) -> tuple[str, str]:
         return error_text(found)
     text = " ".join(body.decode("utf-8", "replace").split())
     return text[:300] or "the model API gave no reason", ""
-
-
-def _offers_tools(body: Mapping[str, Any]) -> bool:
-    """Whether the model may act. A request without tools is one on the side: a title, a summary."""
-    if body.get("tools"):
-        return True
-    asked = body.get("input")
-    entries = asked if isinstance(asked, list) else []
-    return any(isinstance(entry, dict) and entry.get("tools") for entry in entries)

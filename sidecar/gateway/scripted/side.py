@@ -13,6 +13,8 @@ from sidecar.gateway.scripted.script import recall
 
 _TITLE_WORDS = 6
 _TITLE_CHARS = 50
+_LOOKED_AT = 20
+_LOOKED_AT_CHARS = 4000
 # How the prompt is wrapped in a request for a title.
 _WRAPPED = re.compile(
     r"<session>\s*(?P<tagged>.*?)\s*</session>|User's first message:\s*(?P<rest>.*)", re.DOTALL
@@ -24,6 +26,25 @@ _SUMMARY = re.compile(
     r"|performing a CONTEXT CHECKPOINT COMPACTION"
     r"|You are a context summarization (?:agent|assistant)"
 )
+
+
+def is_side(conversation: Conversation) -> bool:
+    """Whether a request is one on the side, whoever answers it: by its words too, as codex and
+    claude offer tools with some of them. Cheap, and never raises: a sandbox may send anything."""
+    if conversation.schema is not None or not conversation.tools:
+        return True
+    words = _last_words(conversation)
+    return bool(_SUGGESTION.match(words) or _SUMMARY.search(words))
+
+
+def _last_words(conversation: Conversation) -> str:
+    """The beginning of the newest prompt, as far as can be told without looking at much."""
+    for item in reversed(conversation.items[-_LOOKED_AT:]):
+        if isinstance(item, Said) and item.role == "user":
+            text = item.text[:_LOOKED_AT_CHARS].lstrip()
+            if text and not text.startswith("<system-reminder>"):
+                return text
+    return ""
 
 
 def side_reply(conversation: Conversation) -> Reply | None:
