@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -155,9 +156,17 @@ async def test_a_refusal_is_in_the_words_of_the_api_that_was_meant(
         assert answer.json()["error"]["type"] == kind
 
 
+def opened_by(pid: int) -> set[str]:
+    found = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            found.add(str(link.readlink()))
+    return found
+
+
 async def test_it_listens_on_loopback_and_nowhere_else(shared: Gateway, port: int) -> None:
     assert shared.process is not None
-    inodes = {str(link.readlink()) for link in Path(f"/proc/{shared.process.pid}/fd").iterdir()}
+    inodes = opened_by(shared.process.pid)
     found = []
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
@@ -171,9 +180,7 @@ async def test_without_a_port_it_listens_on_none_and_a_port_needs_a_secret() -> 
     async with gateway(HOLDFAST_GATEWAY_SECRET=SECRET) as running:
         assert running.process is not None
         listening = Path(f"/proc/{running.process.pid}/net/tcp").read_text()
-        inodes = {
-            str(link.readlink()) for link in Path(f"/proc/{running.process.pid}/fd").iterdir()
-        }
+        inodes = opened_by(running.process.pid)
         rows = [line.split() for line in listening.splitlines()[1:]]
         assert [r for r in rows if r[3] == LISTENING and f"socket:[{r[9]}]" in inodes] == []
         await running.end()
