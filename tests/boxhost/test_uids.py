@@ -10,8 +10,13 @@ import pytest
 
 from sidecar.boxhost import uids
 from sidecar.boxhost.uids import NoUidLeft, Uids
+from tests.conftest import missing
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives sessions a uid")
+
+@pytest.fixture(autouse=True)
+def _root() -> None:
+    if os.geteuid() != 0:
+        missing("root", "only root gives sessions a uid")
 
 
 @pytest.fixture

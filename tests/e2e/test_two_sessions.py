@@ -17,6 +17,7 @@ from contracts.bodies import Session
 from sidecar.runs.live import LiveSandboxes
 from stack.embedded.layout import Layout
 from stack.settings import Settings
+from tests.conftest import missing
 from tests.e2e.conftest import RunningStack, output, run
 from tests.e2e.test_recovery import boxes_of
 
@@ -87,7 +88,7 @@ def provider(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 async def victim(hf: Holdfast, provider: str) -> AsyncIterator[Victim]:
     if os.geteuid() != 0:
-        pytest.skip("only root sees the processes of all boxes")
+        missing("root", "only root sees the processes of all boxes")
     made = await Victim.start(hf, provider)
     yield made
     if made.alive():

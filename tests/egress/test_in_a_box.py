@@ -14,6 +14,7 @@ from sidecar.gateway.egress.proxy import Allowed, Rules
 from sidecar.harnesses.agent_server import proxies
 from tests.boxhost.conftest import boxes as boxes
 from tests.boxhost.conftest import spec as spec
+from tests.conftest import missing
 from tests.egress.running import ANY_PORT, Running, Web, echo, last, listener, running, said
 
 PROXIES = proxies("http://127.0.0.1:8080")
@@ -69,7 +70,15 @@ async def test_python_reaches_a_permitted_host_and_is_told_why_not_another(
     assert (record["method"], record["verdict"]) == ("CONNECT", "refused")
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+@pytest.fixture
+def program(request: pytest.FixtureRequest) -> None:
+    """A program of the host, whose /usr the box sees."""
+    if shutil.which(request.param) is None:
+        missing("programs", f"needs {request.param}")
+
+
+@pytest.mark.parametrize("program", ["curl"], indirect=True)
+@pytest.mark.usefixtures("program")
 async def test_curl_tunnels_to_a_permitted_host(boxes: Boxes, box: Box, there: Running) -> None:
     async with listener(Web()) as port:
         there.permit("web.example", port)
@@ -85,7 +94,8 @@ async def test_curl_tunnels_to_a_permitted_host(boxes: Boxes, box: Box, there: R
     assert there.dialled.addresses == [("127.0.0.1", port)] * 2
 
 
-@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+@pytest.mark.parametrize("program", ["git"], indirect=True)
+@pytest.mark.usefixtures("program")
 async def test_git_asks_the_proxy(boxes: Boxes, box: Box, there: Running) -> None:
     await inside(boxes, box, "git", "ls-remote", "https://other.example/x.git")
     assert said(await last(there))[:2] == ("other.example", "refused")
