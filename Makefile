@@ -86,8 +86,9 @@ test-ui: setup install chromium ## The page in a real Chromium; PYTEST_ARGS adds
 	$(BIN)/pytest tests/ui $(PYTEST_ARGS)
 
 # All of them are part of `make test` too, with fewer examples for schemathesis.
-SECURITY_TESTS = $(wildcard tests/security tests/hostile tests/egress tests/test_between_services.py \
-	tests/api/test_auth.py tests/api/test_login.py tests/api/test_origins.py tests/api/test_audit.py \
+SECURITY_TESTS = $(wildcard tests/e2e/security tests/*/hostile tests/*/egress tests/unit/sidecar/test_between_services.py \
+	tests/integration/api/test_auth.py tests/integration/api/test_login.py tests/integration/api/test_origins.py \
+	tests/integration/api/test_audit.py \
 	tests/e2e/test_isolation.py tests/e2e/test_two_sessions.py)
 
 .PHONY: security

@@ -24,7 +24,7 @@ from api.db import sessions, transcript, turns
 from api.db.migrate import migrate
 from api.db.pool import Database, open_database
 from contracts.events import Message
-from tests.services import postgres, short_directory
+from tests.support.services import postgres, short_directory
 
 STRETCH = 1_000
 # Big batches are few, so they are measured over several transcripts.

@@ -44,7 +44,7 @@ from sidecar.workspace.weed import with_weed
 from stack.install.binaries import find_weed
 from stack.install.bubblewrap import install_bwrap
 from stack.settings import Settings
-from tests.services import SeaweedFS, seaweedfs, short_directory
+from tests.support.services import SeaweedFS, seaweedfs, short_directory
 
 GOAL = 1.10
 SECONDS = 1800

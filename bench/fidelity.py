@@ -38,7 +38,7 @@ from sidecar.workspace import restore
 from sidecar.workspace.host_mounted import HostMounted, MountedWorkspace
 from stack.install.binaries import find_weed
 from stack.settings import Settings
-from tests.services import SeaweedFS, seaweedfs, short_directory
+from tests.support.services import SeaweedFS, seaweedfs, short_directory
 
 GOAL = 1.30
 SECONDS = 600

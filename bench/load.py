@@ -40,7 +40,7 @@ from stack.embedded import postgres
 from stack.embedded.layout import Layout
 from stack.install.everything import Installed
 from stack.install.tree import harness_tree
-from tests.services import short_directory
+from tests.support.services import short_directory
 
 STAND_IN = Path(__file__).with_name("stand_in") / "harness.py"
 PYTHON = Path("/usr/bin/python3")  # which every box has, if this machine does

@@ -47,7 +47,7 @@ from sidecar.boxhost.mounts import Mounts
 from sidecar.harnesses.registry import HARNESSES
 from stack.embedded.layout import Layout
 from stack.install.everything import Installed
-from tests.services import short_directory
+from tests.support.services import short_directory
 
 # Case, the rung that it must take, and the most seconds that may be our part.
 CASES = {

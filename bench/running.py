@@ -20,7 +20,7 @@ from sidecar.runs.gateway import Gateway
 from stack.embedded.layout import Layout
 from stack.install.everything import Installed, find_everything
 from stack.settings import load_settings
-from tests.services import free_port
+from tests.support.services import free_port
 
 COMMAND_SECONDS = 180
 CHUNK = 64 << 10

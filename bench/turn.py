@@ -28,7 +28,7 @@ from contracts.bodies import Session
 from sidecar.harnesses.registry import HARNESSES
 from stack.embedded.layout import Layout
 from stack.install.everything import Installed
-from tests.services import short_directory
+from tests.support.services import short_directory
 
 GOAL = 1.25
 WARM_UP = 2

@@ -13,7 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-CHECKOUT = Path(__file__).parent.parent
+from tests.support.paths import ROOT
+
 WITHIN_SECONDS = 300
 
 
@@ -21,14 +22,14 @@ def ask(uv: str, place: Path) -> tuple[dict[str, Any] | None, str]:
     """pip-audit's answer, or None and what it said instead."""
     listed = place / "requirements.txt"
     export = [uv, "export", "--locked", "--quiet", "--no-emit-workspace", "--all-groups"]
-    subprocess.run([*export, "-o", str(listed)], cwd=CHECKOUT, check=True, capture_output=True)
+    subprocess.run([*export, "-o", str(listed)], cwd=ROOT, check=True, capture_output=True)
     audit = [uv, "run", "--quiet", "--isolated", "--locked", "--only-group", "audit", "pip-audit"]
     audit += ["--requirement", str(listed), "--disable-pip", "--require-hashes"]
     audit += ["--progress-spinner", "off", "--format", "json", "--timeout", "15"]
     try:
         done = subprocess.run(
             audit,
-            cwd=CHECKOUT,
+            cwd=ROOT,
             capture_output=True,
             text=True,
             timeout=WITHIN_SECONDS,

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
-from pathlib import Path
 
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from client import Holdfast
 from contracts.bodies import Session
-from tests.running_stack import RunningStack, running_stack
-from tests.services import short_directory
+from tests.support.paths import ROOT
+from tests.support.running_stack import RunningStack, running_stack
+from tests.support.services import short_directory
 from tests.ui.conftest import ARGUMENTS
 from tests.ui.steps import choose, receipts, send
 
-OUT = Path(__file__).parent.parent / "docs" / "screenshots"
+OUT = ROOT / "docs" / "screenshots"
 MATRIX_WITHIN = 900_000
 expect.set_options(timeout=180_000)
 

@@ -1,33 +1,20 @@
-"""What every test may ask for. HOLDFAST_REQUIRE names what must be there: a skip is a failure."""
+"""What every test may ask for of the machine."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
-import aioboto3
 import pytest
 
-from sidecar.workspace.store import Store, StoreAddress
 from stack.install.bubblewrap import install_bwrap
 from stack.settings import Settings
-from tests.services import SeaweedFS, seaweedfs, short_directory
-
-STATE_BUCKET = "state"
-REQUIRED = frozenset(filter(None, os.environ.get("HOLDFAST_REQUIRE", "").split(",")))
-
-
-def missing(what: str, reason: str) -> NoReturn:
-    """Skip for want of `what`, or fail where the run requires it."""
-    if what in REQUIRED:
-        pytest.fail(f"{what} is required here: {reason}")
-    pytest.skip(reason)
+from tests.support.requirements import missing
+from tests.support.services import short_directory
 
 
 @pytest.fixture(scope="session")
@@ -86,35 +73,3 @@ def sandbox_image(docker: Path) -> str:
 def short_dir() -> Iterator[Path]:
     with short_directory() as path:
         yield path
-
-
-@pytest.fixture(scope="session")
-async def store_service() -> AsyncIterator[SeaweedFS]:
-    with short_directory() as path:
-        async with seaweedfs(path) as service:
-            yield service
-
-
-@pytest.fixture(scope="session")
-async def address(store_service: SeaweedFS) -> StoreAddress:
-    """The store's workspaces; other buckets are beside them, which the tests share."""
-    found = StoreAddress(
-        store_service.endpoint, store_service.access_key, store_service.secret_key, "workspaces"
-    )
-    async with aioboto3.Session().client(
-        "s3",
-        endpoint_url=found.endpoint,
-        aws_access_key_id=found.access_key,
-        aws_secret_access_key=found.secret_key,
-        region_name="us-east-1",
-    ) as s3:
-        for bucket in (found.bucket, "elsewhere", STATE_BUCKET):
-            with contextlib.suppress(s3.exceptions.BucketAlreadyOwnedByYou):
-                await s3.create_bucket(Bucket=bucket)
-    return found
-
-
-@pytest.fixture
-async def store(address: StoreAddress) -> AsyncIterator[Store]:
-    async with Store.open(address) as opened:
-        yield opened

@@ -35,8 +35,8 @@ from tests.chaos.plan import HARNESSES, Round, plan_round, warm_seconds
 from tests.chaos.report import Report, Violation
 from tests.chaos.s3_proxy import S3Faults, S3Proxy
 from tests.chaos.script import plain_script
-from tests.running_stack import RunningStack, running_stack
-from tests.services import short_directory
+from tests.support.running_stack import RunningStack, running_stack
+from tests.support.services import short_directory
 
 READY_SECONDS = 90.0
 CAUGHT_UP_SECONDS = 15.0

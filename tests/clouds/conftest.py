@@ -13,12 +13,12 @@ from pydantic import SecretStr
 
 from client import Holdfast, Store
 from client.settings import Target, open_store
-from tests.emulators.conftest import Emulate, Emulator
-from tests.emulators.conftest import arguments as arguments
-from tests.emulators.conftest import emulate as emulate
-from tests.emulators.conftest import root as root
-from tests.running_stack import RunningStack, running_stack
-from tests.services import short_directory
+from tests.support.emulators.fixtures import Emulate, Emulator
+from tests.support.emulators.fixtures import arguments as arguments
+from tests.support.emulators.fixtures import emulate as emulate
+from tests.support.emulators.fixtures import root as root
+from tests.support.running_stack import RunningStack, running_stack
+from tests.support.services import short_directory
 
 KEYS = {"e2b": "e2b-emulated", "modal": "ak-emulated:as-emulated", "daytona": "dtn-emulated"}
 # weed's gRPC is 10,000 above; both stay below what the kernel gives to outgoing connections.

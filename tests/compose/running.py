@@ -9,14 +9,13 @@ import secrets
 import subprocess
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
 from client import Holdfast
 from contracts.errors import HoldfastError
-from tests.services import free_port
+from tests.support.paths import ROOT
+from tests.support.services import free_port
 
-ROOT = Path(__file__).parents[2]
 UP_SECONDS = 600
 COMMAND_SECONDS = 180
 

@@ -13,9 +13,9 @@ from client import Holdfast
 from contracts.bodies import Session, Turn
 from contracts.errors import HoldfastError
 from contracts.events import TURN_END_TYPES, Event
-from tests.running_stack import RunningStack as RunningStack
-from tests.running_stack import running_stack
-from tests.services import short_directory
+from tests.support.running_stack import RunningStack as RunningStack
+from tests.support.running_stack import running_stack
+from tests.support.services import short_directory
 
 HARNESSES = ("claude", "codex", "opencode", "pi")
 

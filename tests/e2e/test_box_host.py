@@ -14,10 +14,10 @@ from client import Holdfast
 from contracts.bodies import Session
 from sidecar.boxhost import processes
 from sidecar.boxhost.boxes import Boxes
-from tests.box_host_stack import BOX_HOST, running_with_a_box_host
 from tests.e2e.conftest import RunningStack, of_type, run, wait_for_end, wait_for_event
 from tests.e2e.test_recovery import TICKS, boxes_of, crash
-from tests.services import short_directory
+from tests.support.box_host_stack import BOX_HOST, running_with_a_box_host
+from tests.support.services import short_directory
 
 
 @pytest.fixture(scope="module")

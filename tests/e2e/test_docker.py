@@ -14,8 +14,8 @@ from client import Holdfast
 from contracts.bodies import Session
 from tests.e2e.conftest import RunningStack, of_type, output, run, wait_for_end, wait_for_event
 from tests.e2e.test_recovery import boxes_of, crash
-from tests.running_stack import running_stack
-from tests.services import short_directory
+from tests.support.running_stack import running_stack
+from tests.support.services import short_directory
 
 
 @pytest.fixture(autouse=True)

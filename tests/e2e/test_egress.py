@@ -12,8 +12,8 @@ from client import Holdfast
 from contracts.bodies import Session
 from contracts.events import Event
 from tests.e2e.conftest import HARNESSES, RunningStack, of_type, output, run
-from tests.running_stack import running_stack
-from tests.services import short_directory
+from tests.support.running_stack import running_stack
+from tests.support.services import short_directory
 
 ASK = "import sys, urllib.request as r; print(sys.argv[1], r.urlopen(sys.argv[1]).status)"
 # Shown at the end: of a command that prints while it runs, codex may not tell the first line.

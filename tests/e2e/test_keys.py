@@ -16,9 +16,9 @@ from contracts.bodies import Session
 from contracts.session_tokens import session_token
 from sidecar.boxhost.boxes import Boxes
 from tests.e2e.conftest import HARNESSES, RunningStack, of_type, output, run
-from tests.gateway.running import gateway
-from tests.running_stack import running_stack
-from tests.services import free_port, short_directory
+from tests.support.gateway import gateway
+from tests.support.running_stack import running_stack
+from tests.support.services import free_port, short_directory
 
 SECRET = "of-the-stand-in-vendor"
 

@@ -16,7 +16,7 @@ from contracts.bodies import Permission, Session, Turn
 from contracts.errors import AlreadyAnswered, UnsupportedChoice
 from tests.e2e.conftest import RunningStack, of_type, wait_for_end, wait_for_event
 from tests.e2e.test_recovery import crash, until_answering
-from tests.running_stack import HOLDFAST
+from tests.support.running_stack import HOLDFAST
 
 ASKING = ("claude", "codex", "opencode")
 # codex asks for what its model wants to run outside of codex's own sandbox.

@@ -17,9 +17,9 @@ from contracts.bodies import Session
 from sidecar.runs.live import LiveSandboxes
 from stack.embedded.layout import Layout
 from stack.settings import Settings
-from tests.conftest import missing
 from tests.e2e.conftest import RunningStack, output, run
 from tests.e2e.test_recovery import boxes_of
+from tests.support.requirements import missing
 
 IN_BOX = Path(__file__).with_name("in_box")
 # What a session sees of itself by the same attempts: else they would be blind.

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from client import Holdfast
 from tests.e2e.conftest import of_type, run
-from tests.running_stack import running_stack
-from tests.services import short_directory
+from tests.support.running_stack import running_stack
+from tests.support.services import short_directory
 
 
 async def living(hf: Holdfast) -> list[UUID]:

@@ -22,9 +22,9 @@ from playwright.async_api import (
 from client import Holdfast
 from contracts.bodies import Session
 from contracts.errors import HoldfastError
-from tests.conftest import missing
-from tests.running_stack import RunningStack, running_stack
-from tests.services import short_directory
+from tests.support.requirements import missing
+from tests.support.running_stack import RunningStack, running_stack
+from tests.support.services import short_directory
 from tests.ui.steps import SECONDS
 
 # Without these, Chromium as root does not start, and looks for hosts of its maker.

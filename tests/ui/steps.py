@@ -14,7 +14,7 @@ from api.db.pool import open_database
 from client import Holdfast
 from contracts.bodies import Session
 from contracts.events import EventBase
-from tests.running_stack import RunningStack
+from tests.support.running_stack import RunningStack
 
 # A harness starts in some seconds, and this machine may be busy with other things.
 SECONDS = 60.0

@@ -7,7 +7,7 @@ from playwright.async_api import expect
 from client import Holdfast
 from contracts.bodies import Session
 from contracts.events import Egress, Resume, TurnStarted
-from tests.running_stack import RunningStack
+from tests.support.running_stack import RunningStack
 from tests.ui.conftest import OpenPage
 from tests.ui.steps import put_events
 

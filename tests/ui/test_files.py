@@ -10,7 +10,7 @@ from playwright.async_api import FilePayload, Page, expect
 
 from client import Holdfast
 from contracts.bodies import Session
-from tests.running_stack import RunningStack
+from tests.support.running_stack import RunningStack
 from tests.ui.conftest import OpenPage
 from tests.ui.steps import UNTIL_LET_GO, let_go, probe, receipts, send
 

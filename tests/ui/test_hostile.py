@@ -18,7 +18,7 @@ from contracts.events import (
     TurnCompleted,
     TurnStarted,
 )
-from tests.running_stack import RunningStack
+from tests.support.running_stack import RunningStack
 from tests.ui.conftest import OpenPage
 from tests.ui.steps import put_events, receipts, send
 

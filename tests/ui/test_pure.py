@@ -8,9 +8,10 @@ from pathlib import Path
 
 from stack.install.binaries import find_node
 from stack.settings import Settings
+from tests.support.paths import ROOT
 
 PURE = Path(__file__).parent / "pure"
-STATIC = Path(__file__).parents[2] / "api" / "static"
+STATIC = ROOT / "api" / "static"
 
 
 def test_the_modules_without_a_page_pass_their_own_tests() -> None:

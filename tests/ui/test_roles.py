@@ -9,7 +9,7 @@ from playwright.async_api import Page, expect
 
 from client import Holdfast
 from contracts.bodies import Session
-from tests.running_stack import RunningStack
+from tests.support.running_stack import RunningStack
 from tests.ui.conftest import OpenPage
 from tests.ui.steps import composer, send
 from tests.ui.test_files import close_file, open_file

@@ -21,7 +21,7 @@ from contracts.events import (
     TurnCompleted,
     TurnStarted,
 )
-from tests.running_stack import RunningStack
+from tests.support.running_stack import RunningStack
 from tests.ui.conftest import OpenPage
 from tests.ui.steps import probe, put_events
 

@@ -13,7 +13,7 @@ from playwright.async_api import Page, expect
 from client import Holdfast
 from contracts.bodies import Session
 from contracts.errors import SessionNotFound
-from tests.running_stack import RunningStack
+from tests.support.running_stack import RunningStack
 from tests.ui.conftest import MakeSession, OpenPage
 from tests.ui.steps import UNTIL_LET_GO, let_go, probe, receipts, send
 

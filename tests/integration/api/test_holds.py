@@ -1,0 +1,88 @@
+"""Sessions that start no turn while a backup copies them."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import asyncpg
+import pytest
+from uuid_utils.compat import uuid7
+
+from api.backup.errors import BackupError
+from api.backup.holder import Holder
+from api.db.leases import Holder as LeaseHolder
+from api.db.pool import open_database
+from api.grants import begin_next
+from tests.support.api.backing import Stack
+from tests.support.api.fault_injector import planned
+from tests.support.api.serving import Api, assert_error
+from tests.support.services import until
+
+
+async def test_a_turn_waits_while_its_session_is_held(busy: tuple[Api, Stack]) -> None:
+    api, stack = busy
+    sid = (await api.new_session()).id
+    async with Holder.open(stack.settings.database_url.get_secret_value()) as holder:
+        assert await holder.hold(sid) is not None
+        turn = await api.start(sid)
+        assert turn.state == "queued"
+        assert_error(await api.http.delete(f"/sessions/{sid}"), 409, "conflict")
+        # long enough for the api to have looked for turns that can start
+        looks = await asyncio.wait_for(_looks(api), 20)
+        assert looks
+        assert (await api.turn(turn)).state == "queued"
+        await holder.release(sid)
+        assert (await api.ended(turn)).state == "completed"
+
+
+async def _looks(api: Api) -> bool:
+    """Another session's queued turn was started meanwhile: the sweep came by."""
+    other = (await api.new_session()).id
+    with planned(api.injector, lambda run: run.say("sandbox.creating", provider="local")):
+        first = await api.start(other)
+        await until(lambda: first.id in api.injector.runs, "the run starts")
+    second = await api.start(other, queue=True)
+    api.injector.runs[first.id].say("turn.completed", stop_reason="end_turn")
+    return (await api.ended(second)).state == "completed"
+
+
+async def test_a_hold_of_a_dead_backup_ends_by_itself(busy: tuple[Api, Stack]) -> None:
+    api, stack = busy
+    sid = (await api.new_session()).id
+    conn = await asyncpg.connect(stack.settings.database_url.get_secret_value())
+    try:
+        await conn.execute(
+            "INSERT INTO holds VALUES ($1, $2, now() + interval '1 second')", sid, uuid7()
+        )
+    finally:
+        await conn.close()
+    turn = await api.start(sid)
+    assert (await api.ended(turn)).state == "completed"
+
+
+async def test_two_backups_do_not_hold_the_same_session(busy: tuple[Api, Stack]) -> None:
+    api, stack = busy
+    sid = (await api.new_session()).id
+    url = stack.settings.database_url.get_secret_value()
+    async with Holder.open(url) as one, Holder.open(url) as other:
+        await one.hold(sid)
+        with pytest.raises(BackupError, match="Another backup"):
+            await other.hold(sid)
+        await one.release(sid)
+        assert await other.hold(sid) is not None
+
+
+async def test_no_process_starts_a_turn_that_waits_in_a_held_session(
+    busy: tuple[Api, Stack],
+) -> None:
+    api, stack = busy
+    sid = (await api.new_session()).id
+    url = stack.settings.database_url.get_secret_value()
+    async with Holder.open(url) as holder, open_database(url) as database:
+        await holder.hold(sid)
+        turn = await api.start(sid)
+        other = LeaseHolder(uuid7(), timedelta(seconds=10))
+        assert await begin_next(database, sid, other) is None
+        await holder.release(sid)
+        assert (await api.ended(turn)).state == "completed"

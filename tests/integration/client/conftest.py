@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from tests.support.client.fixtures import api as api
+from tests.support.client.fixtures import hf as hf
+from tests.support.client.fixtures import server as server

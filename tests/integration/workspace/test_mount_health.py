@@ -1,0 +1,121 @@
+"""A mount that is sick in the middle of a turn is told from one that is well, and mounted anew."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.errors import MountFailed
+from sidecar.boxhost import processes
+from sidecar.boxhost.contract import MountSick
+from sidecar.boxhost.daemons import Daemon, Geesefs
+from sidecar.boxhost.host_files import HostFiles
+from sidecar.providers.base import Command, SandboxSpec
+from sidecar.workspace import restore
+from sidecar.workspace.host_mounted import HostMounted, MountedSandbox
+from tests.integration.workspace.conftest import HostOf
+from tests.support.requirements import missing
+
+
+@pytest.fixture
+def session() -> str:
+    return str(uuid.uuid4())
+
+
+@pytest.fixture
+async def sandbox(durable: HostMounted, session: str, short_dir: Path) -> MountedSandbox:
+    spec = SandboxSpec(f"{session}-1", session, {"session": session}, short_dir / "gw")
+    return await durable.create(spec)
+
+
+async def sh(sandbox: MountedSandbox, script: str) -> str:
+    result = await sandbox.exec(Command(["sh", "-c", script], cwd="/"))
+    assert result.exit_code == 0, result.stderr.decode()
+    return result.stdout.decode()
+
+
+async def test_a_mount_that_answers_is_well(
+    durable: HostMounted, sandbox: MountedSandbox, session: str
+) -> None:
+    assert await durable.check(session) == ""
+
+
+async def test_a_session_without_a_mount_is_not_well(durable: HostMounted, session: str) -> None:
+    assert await durable.check(session) == "it is not mounted"
+
+
+async def test_a_dead_daemon_is_told_and_the_same_sandbox_goes_on_with_the_next_mount(
+    durable: HostMounted, sandbox: MountedSandbox, session: str
+) -> None:
+    await sh(sandbox, "cd /session/workspace; echo 1 > file; chmod 755 file; ln -s file link")
+    await sandbox.workspace.barrier("turn-0", 1)
+    daemon = sandbox.workspace.mount.daemon
+    processes.kill(daemon)
+    assert await processes.wait_gone(daemon, 10)
+    sick = await durable.check(session)
+    assert sick.startswith("ENOTCONN")
+    with pytest.raises(MountSick) as error:
+        await restore.look(sandbox.workspace.files)
+    assert error.value.kind == "ENOTCONN", "the file system itself says so too"
+    report = await durable.remount(session, sick)
+    assert (report.fresh, report.lost) == (True, sick)
+    assert await durable.check(session) == ""
+    look = "cd /session/workspace; cat link; stat -c %a file; echo 2 > file2"
+    assert await sh(sandbox, look) == "1\n755\n"
+    healed = await durable.workspace(session)
+    assert healed is not None
+    await healed.barrier("turn-1", 1)
+
+
+async def test_a_hanging_daemon_is_told_within_the_bound_and_replaced(
+    durable: HostMounted,
+    sandbox: MountedSandbox,
+    session: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(restore, "LOOK_SECONDS", 1)
+    await sh(sandbox, "echo 1 > /session/workspace/file")
+    await sandbox.workspace.barrier("turn-0", 1)
+    processes.kill(sandbox.workspace.mount.daemon, signal.SIGSTOP)
+    sick = await durable.check(session)
+    assert sick.startswith("hang")
+    report = await durable.remount(session, sick)
+    assert report.lost == sick
+    assert await sh(sandbox, "cat /session/workspace/file") == "1\n"
+
+
+async def test_a_check_does_not_wait_for_whoever_is_busy_with_the_workspace(
+    durable: HostMounted, sandbox: MountedSandbox, session: str
+) -> None:
+    """A barrier may take minutes; the daemon is well all the while."""
+    assert isinstance(sandbox.workspace.files, HostFiles)
+    async with sandbox.workspace.files._busy, asyncio.timeout(20):
+        assert await durable.check(session) == ""
+
+
+async def test_another_users_mount_is_told_by_its_refusal(
+    host_of: HostOf, geesefs: Path, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """geesefs mounts as the session's user; without `allow_other` even root is refused."""
+    if os.geteuid() != 0:
+        missing("root", "only root can mount as somebody else")
+    made = Geesefs.daemon
+
+    def for_itself_alone(*arguments: Any) -> Daemon:
+        daemon = made(*arguments)
+        return replace(daemon, argv=[a for a in daemon.argv if a not in ("-o", "allow_other")])
+
+    monkeypatch.setattr(Geesefs, "daemon", for_itself_alone)
+    host = host_of("geesefs")
+    await host._mount(session)
+    assert (await host.check(session)).startswith("EACCES")
+    with pytest.raises(MountFailed, match="Permission denied"):
+        await host.ready(session)
+    assert await host.workspace(session) is None

@@ -1,0 +1,77 @@
+"""Host uids of sessions: one each, and never too few for sessions that are not there."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from sidecar.boxhost import uids
+from sidecar.boxhost.uids import NoUidLeft, Uids
+from tests.support.requirements import missing
+
+
+@pytest.fixture(autouse=True)
+def _root() -> None:
+    if os.geteuid() != 0:
+        missing("root", "only root gives sessions a uid")
+
+
+@pytest.fixture
+def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Uids:
+    """A stack with three uids, all given, none of them lately."""
+    monkeypatch.setattr(uids, "UIDS_PER_BLOCK", 3)
+    found = Uids(tmp_path)
+    for name in ("mounted", "boxed", "ended"):
+        found.of(name)
+        age(tmp_path, name)
+    (tmp_path / "mounts").mkdir()
+    (tmp_path / "mounts" / "mounted.json").write_text("{}")
+    (tmp_path / "boxes" / "b").mkdir(parents=True)
+    (tmp_path / "boxes" / "b" / "box.json").write_text(json.dumps({"uid": found.of("boxed")}))
+    age(tmp_path, "boxed")
+    return found
+
+
+def age(data: Path, name: str) -> None:
+    os.utime(data / "uids" / name, (0, 0))
+
+
+def test_a_session_keeps_its_uid(tmp_path: Path) -> None:
+    found = Uids(tmp_path)
+    one, two = found.of("one"), found.of("two")
+    assert one != two
+    assert (found.of("one"), Uids(tmp_path).of("two")) == (one, two)
+
+
+def test_when_none_is_left_the_one_of_a_session_without_box_or_mount_is_given_again(
+    few: Uids, tmp_path: Path
+) -> None:
+    ended = int((tmp_path / "uids" / "ended").read_text())
+    assert few.of("new") == ended
+    age(tmp_path, "new")
+    assert few.of("ended") == ended, "and it comes back when it is needed"
+    assert not (tmp_path / "uids" / "new").exists()
+
+
+def test_a_uid_that_is_in_use_is_never_given_again(few: Uids, tmp_path: Path) -> None:
+    few.of("ended")  # asked for just now: a box may be on its way
+    with pytest.raises(NoUidLeft):
+        few.of("new")
+    assert {path.name for path in (tmp_path / "uids").glob("[!.]*")} == {
+        *("mounted", "boxed", "ended")
+    }
+
+
+def test_a_uid_under_which_a_process_runs_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uids, "UIDS_PER_BLOCK", 1)
+    found = Uids(tmp_path)
+    monkeypatch.setattr(found, "_first", os.getuid())
+    assert found.of("one") == os.getuid()
+    age(tmp_path, "one")
+    with pytest.raises(NoUidLeft):
+        found.of("two")

@@ -1,0 +1,18 @@
+"""What a run of chaos plans."""
+
+from __future__ import annotations
+
+from tests.chaos.plan import DECK, plan_round
+from tests.chaos.short_run import PER_ROUND, ROUNDS, SEED
+
+
+def test_a_round_depends_on_nothing_but_seed_and_number() -> None:
+    assert plan_round(SEED, 5, 4) == plan_round(SEED, 5, 4)
+    assert plan_round(SEED, 5, 4) != plan_round(SEED + 1, 5, 4)
+
+
+def test_a_few_rounds_have_every_kind_of_fault() -> None:
+    plans = [plan_round(SEED, number, 3, PER_ROUND) for number in range(ROUNDS)]
+    dealt = {(fault.victim, fault.action) for plan in plans for fault in plan.faults}
+    assert {card for card in DECK if isinstance(card, tuple)} <= dealt
+    assert any(action == "pause" for _, action in dealt)

@@ -1,0 +1,144 @@
+"""The bounds of a session's proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from sidecar.gateway.egress import proxy as proxy_module
+from sidecar.gateway.egress.proxy import Allowed, Rules
+from sidecar.gateway.egress.tally import STILL_OPEN
+from tests.support.egress import ANY_PORT, echo, last, listener, rest, running, said, status
+from tests.support.gateway import until
+
+
+async def test_a_head_without_end_is_cut_off() -> None:
+    async with running() as there:
+        answer = await there.ask(
+            b"CONNECT web.example:443 HTTP/1.1\r\n" + b"X: " + b"y" * 200_000 + b"\r\n"
+        )
+        assert status(answer) == 431
+        assert there.names.asked == []
+
+
+async def test_a_head_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy_module, "HEAD_SECONDS", 0.05)
+    async with running() as there:
+        assert status(await there.ask(b"CONNECT web.example:443 HTTP/1.1\r\nHost: x\r\n")) == 408
+        assert said(await last(there))[1:] == ("refused", "the request did not arrive in time")
+
+
+async def test_no_more_connections_at_a_time_than_the_rules_say() -> None:
+    async with running(rules=Rules(tunnels=2, ports=ANY_PORT)) as there, listener(echo) as port:
+        there.permit("echo.example", port)
+        kept = [await there.connect(f"echo.example:{port}") for _ in range(2)]
+        line, _, writer = await there.connect(f"echo.example:{port}")
+        assert b" 429 " in line
+        writer.close()
+        kept[0][2].close()
+        await until(lambda: len(there.told) == 2)
+        line, _, writer = await there.connect(f"echo.example:{port}")
+        assert b" 200 " in line
+        for each in (writer, kept[1][2]):
+            each.close()
+
+
+async def test_no_more_bytes_in_a_turn_than_the_rules_say() -> None:
+    async with running(rules=Rules(bytes=100_000, ports=ANY_PORT)) as there, listener(echo) as port:
+        there.permit("echo.example", port)
+        _, reader, writer = await there.connect(f"echo.example:{port}")
+        writer.write(b"x" * 500_000)
+        got = await rest(reader)
+        writer.close()
+        assert len(got) <= 100_000
+        record = await last(there)
+        assert record["reason"] == "this turn has moved as many bytes as it may"
+        assert record["verdict"] == "allowed"
+        refused = await there.ask(
+            f"CONNECT echo.example:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        )
+        assert status(refused) == 403
+        there.proxy.begin_turn(Allowed("open"))
+        line, _, writer = await there.connect(f"echo.example:{port}")
+        writer.close()
+        assert b" 200 " in line
+
+
+async def test_a_connection_on_which_nothing_moves_is_ended() -> None:
+    rules = Rules(idle_seconds=0.05, ports=ANY_PORT)
+    async with running(rules=rules) as there, listener(echo) as port:
+        there.permit("echo.example", port)
+        _, reader, writer = await there.connect(f"echo.example:{port}")
+        assert await rest(reader) == b""
+        writer.close()
+        assert (await last(there))["reason"] == "nothing moved for too long"
+
+
+async def test_a_reader_that_does_not_read_holds_the_writer_up() -> None:
+    """And not the gateway's memory."""
+    written = 0
+    held_up = asyncio.Event()
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        with contextlib.suppress(TimeoutError):
+            while written < 256 << 20:
+                writer.write(b"x" * 65536)
+                async with asyncio.timeout(2):
+                    await writer.drain()
+                written += 65536
+            return
+        held_up.set()
+
+    async with running() as there, listener(flood) as port:
+        there.permit("flood.example", port)
+        _, reader, writer = await there.connect(f"flood.example:{port}")
+        async with asyncio.timeout(60):
+            await held_up.wait()
+        assert written < 32 << 20
+        assert await reader.read(10)
+        writer.close()
+
+
+async def test_a_turn_that_allows_less_ends_what_is_open() -> None:
+    async with running() as there, listener(echo) as port:
+        there.permit("echo.example", port)
+        _, reader, writer = await there.connect(f"echo.example:{port}")
+        there.proxy.begin_turn(Allowed("allow", ("echo.example",)))
+        writer.write(b"still")
+        async with asyncio.timeout(20):
+            assert await reader.readexactly(5) == b"still"
+        there.proxy.begin_turn(Allowed("off"))
+        assert await rest(reader) == b""
+        record = await last(there, 3)  # two told that it was open when a turn began
+        assert record["reason"] == "not allowed any more"
+        writer.close()
+
+
+async def test_what_is_open_when_a_turn_ends_is_told_with_its_bytes() -> None:
+    async with running() as there, listener(echo) as port:
+        there.permit("echo.example", port)
+        _, reader, writer = await there.connect(f"echo.example:{port}")
+        writer.write(b"12345")
+        async with asyncio.timeout(20):
+            await reader.readexactly(5)
+        assert there.told == []
+        there.proxy.flush()
+        assert there.told[0]["reason"] == STILL_OPEN
+        assert (there.told[0]["bytes_up"], there.told[0]["bytes_down"]) == (5, 5)
+        writer.close()
+        assert (await last(there, 2))["connections"] == 0
+
+
+async def test_nothing_is_told_of_a_session_that_is_closed() -> None:
+    async with running() as there, listener(echo) as port:
+        there.permit("echo.example", port)
+        _, reader, writer = await there.connect(f"echo.example:{port}")
+        there.proxy.close()
+        told = len(there.told)
+        writer.close()
+        await reader.read(-1)
+        await until(lambda: not there.proxy._open)
+        assert len(there.told) == told
