@@ -19,6 +19,10 @@ LOOPBACK = "127.0.0.1"
 GRPC_OFFSET = 10_000
 _LOWEST, _HIGHEST = 12_000, 22_000
 _ATTEMPTS = 500
+# Between the choice of a port and the bind of the program that gets it, another stack on this
+# machine must not choose it too. An abstract socket of the port's name is taken atomically, and is
+# let go by the kernel when this process ends.
+_claims: dict[int, socket.socket] = {}
 
 
 @dataclass(frozen=True)
@@ -32,11 +36,28 @@ class StorePorts:
 def store_ports(path: Path) -> StorePorts:
     """The ports of last time while they are free, else new ones, written to `path`."""
     kept = _read(path)
-    if kept is not None and all(_pair_is_free(port) for port in asdict(kept).values()):
+    if kept is not None and all(_claim(port, GRPC_OFFSET) for port in asdict(kept).values()):
         return kept
-    chosen = StorePorts(*_choose(4))
+    chosen = StorePorts(*sorted(claim_port(GRPC_OFFSET) for _ in range(4)))
     write_json(path, asdict(chosen))
     return chosen
+
+
+def claim_port(offset: int = 0) -> int:
+    """Choose a free loopback port that no other claim of this machine gets while this process
+    lives; with `offset`, one whose port + `offset` is free and claimed as well.
+
+    Raises:
+        PortTaken: there is none.
+    """
+    for _ in range(_ATTEMPTS):
+        port = random.randrange(_LOWEST, _HIGHEST)  # noqa: S311 - any will do
+        if _claims.keys().isdisjoint({port, port + offset}) and _claim(port, offset):
+            return port
+    raise PortTaken(
+        f"no free ports between {_LOWEST} and {_HIGHEST + offset}",
+        hint="end processes that listen there",
+    )
 
 
 def check_api_port(settings: Settings) -> None:
@@ -132,22 +153,24 @@ def _bind(host: str, port: int) -> None:
         probe.listen(1)
 
 
-def _pair_is_free(port: int) -> bool:
-    return is_free(port) and is_free(port + GRPC_OFFSET)
-
-
-def _choose(count: int) -> list[int]:
-    chosen: set[int] = set()
-    for _ in range(_ATTEMPTS):
-        port = random.randrange(_LOWEST, _HIGHEST)  # noqa: S311 - any will do
-        if _pair_is_free(port):
-            chosen.add(port)
-        if len(chosen) == count:
-            return sorted(chosen)
-    raise PortTaken(
-        f"no free ports between {_LOWEST} and {_HIGHEST + GRPC_OFFSET}",
-        hint="end processes that listen there",
-    )
+def _claim(port: int, offset: int) -> bool:
+    """Whether the port, and the one at `offset` from it, are free and now ours."""
+    wanted = {port, port + offset}
+    new: dict[int, socket.socket] = {}
+    for each in wanted - _claims.keys():
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        new[each] = claim
+        try:
+            claim.bind(f"\0holdfast-port-{each}")
+        except OSError:
+            break
+    else:
+        if all(is_free(each) for each in wanted):
+            _claims.update(new)
+            return True
+    for claim in new.values():
+        claim.close()
+    return False
 
 
 def _read(path: Path) -> StorePorts | None:

@@ -67,8 +67,8 @@ class Place:
     def serving(self) -> Iterator[int]:
         """The service, for the time of the block; its pid."""
         argv = [sys.executable, "-m", "sidecar.boxhost", "serve"]
-        with process(argv, self.log, self.environment, end=signal.SIGTERM) as pid:
-            yield pid
+        with process(argv, self.log, self.environment, end=signal.SIGTERM) as child:
+            yield child.pid
 
     async def stop_all(self) -> None:
         """End what it has left: boxes and mounts outlive it by design."""

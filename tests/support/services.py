@@ -9,16 +9,17 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import asyncpg
 import httpx
+
+from tests.support.ports import free_port as free_port
 
 STATE_BUCKET = "state"
 STARTS_WITHIN = 60.0
@@ -46,33 +47,14 @@ def short_directory() -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def free_port(also: int = 0) -> int:
-    """A free loopback port; with `also`, one whose port + `also` is free as well."""
-    for _ in range(200):
-        with contextlib.ExitStack() as stack:
-            first = stack.enter_context(socket.socket())
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            if not also:
-                return port
-            if port + also > 65535:
-                continue
-            try:
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", port + also))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no free pair of ports")
-
-
 @contextlib.contextmanager
 def process(
     argv: list[str],
     log: Path,
     env: dict[str, str] | None = None,
     end: signal.Signals = signal.SIGINT,
-) -> Iterator[int]:
-    """A process group of its own, ended by its pid; yields the pid."""
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process group of its own, ended by its pid."""
     with log.open("ab") as out:
         child = subprocess.Popen(
             argv,
@@ -83,7 +65,7 @@ def process(
             env=env,
         )
     try:
-        yield child.pid
+        yield child
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, end)
@@ -93,6 +75,22 @@ def process(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait(ENDS_WITHIN)
+
+
+async def until_ready(
+    child: subprocess.Popen[bytes], log: Path, is_ready: Callable[[], Awaitable[bool]]
+) -> None:
+    """Poll a service that was just started.
+
+    Raises: AssertionError, with the end of its log, when it dies or is not ready in time.
+    """
+    deadline = asyncio.get_running_loop().time() + STARTS_WITHIN
+    while not await is_ready():
+        late = asyncio.get_running_loop().time() > deadline
+        if late or child.poll() is not None:
+            why = "is not ready" if late else f"exited with {child.returncode}"
+            raise AssertionError(f"{child.args!r} {why}: {log.read_text()[-4000:]}")
+        await asyncio.sleep(0.05)
 
 
 @dataclass(frozen=True)
@@ -126,16 +124,17 @@ async def postgres(directory: Path) -> AsyncIterator[Postgres]:
     if not data.exists():
         await asyncio.to_thread(subprocess.run, prefix + initdb, check=True, capture_output=True)
     server = [str(binaries / "postgres"), "-D", str(data), "-h", "", "-k", str(directory)]
-    with process(prefix + server, log) as pid:
-        started = Postgres(directory, pid)
-        deadline = asyncio.get_running_loop().time() + STARTS_WITHIN
-        while True:
+    with process(prefix + server, log) as child:
+        started = Postgres(directory, child.pid)
+
+        async def is_ready() -> bool:
             try:
                 await (await asyncpg.connect(started.url())).close()
-                break
             except (OSError, asyncpg.PostgresError):
-                assert asyncio.get_running_loop().time() < deadline, log.read_text()
-                await asyncio.sleep(0.05)
+                return False
+            return True
+
+        await until_ready(child, log, is_ready)
         yield started
 
 
@@ -169,17 +168,15 @@ async def seaweedfs(directory: Path) -> AsyncIterator[SeaweedFS]:
     argv += ["-master.volumeSizeLimitMB=64", "-s3.iam.readOnly=false"]
     argv += [f"-{name}.port={port}" for name, port in ports.items()]
     # a clean stop of `weed server` takes 15 s, and its data is thrown away anyway
-    with process(argv, log, end=signal.SIGKILL):
+    with process(argv, log, end=signal.SIGKILL) as child:
         endpoint = f"http://127.0.0.1:{ports['s3']}"
-        deadline = asyncio.get_running_loop().time() + STARTS_WITHIN
         async with httpx.AsyncClient(trust_env=False) as http:
-            while True:
+
+            async def is_ready() -> bool:
                 try:
-                    answer = await http.get(f"{endpoint}/healthz")
-                    if answer.is_success:
-                        break
+                    return (await http.get(f"{endpoint}/healthz")).is_success
                 except httpx.TransportError:
-                    pass
-                assert asyncio.get_running_loop().time() < deadline, log.read_text()[-4000:]
-                await asyncio.sleep(0.05)
+                    return False
+
+            await until_ready(child, log, is_ready)
         yield SeaweedFS(endpoint, access, secret, f"127.0.0.1:{ports['filer']}", ports)

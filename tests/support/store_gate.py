@@ -3,17 +3,17 @@ command line."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 
 from stack.embedded.layout import Layout
 from stack.embedded.ports import GRPC_OFFSET, StorePorts
 from stack.embedded.seaweedfs import store_gate_part
 from stack.install.binaries import find_weed
 from stack.settings import Settings
-from tests.support.services import SeaweedFS, free_port, process, short_directory
+from tests.support.services import SeaweedFS, free_port, process, short_directory, until_ready
 
 STARTS_WITHIN = 60.0
 
@@ -38,8 +38,7 @@ async def store_gate(store_service: SeaweedFS, url: str | None = None) -> AsyncI
         assert part is not None
         assert part.prepare is not None
         await part.prepare()
-        with process(list(part.argv), home / "log", dict(part.env)) as pid:
-            async with asyncio.timeout(STARTS_WITHIN):
-                while not await part.is_ready(pid):
-                    await asyncio.sleep(0.05)
-            yield Gate(f"http://127.0.0.1:{port}", port, pid)
+        log = home / "log"
+        with process(list(part.argv), log, dict(part.env)) as child:
+            await until_ready(child, log, partial(part.is_ready, child.pid))
+            yield Gate(f"http://127.0.0.1:{port}", port, child.pid)

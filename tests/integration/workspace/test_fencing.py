@@ -433,7 +433,8 @@ async def test_an_agents_process_is_never_taken_for_a_daemon(tmp_path: Path) -> 
     """Boxes have a PID namespace of their own, which is not looked into."""
     seconds = f"60.{secrets.randbelow(10**9):09}"
     apart = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
-    with process([*apart, "sleep", seconds], tmp_path / "log", end=signal.SIGKILL) as outside:
+    with process([*apart, "sleep", seconds], tmp_path / "log", end=signal.SIGKILL) as child:
+        outside = child.pid
 
         def inside() -> list[int]:
             return [int(word) for word in children(outside)]

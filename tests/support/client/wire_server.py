@@ -427,12 +427,5 @@ def serve() -> Iterator[FakeApi]:
             assert not thread.is_alive(), "the server did not stop"
 
 
-def closed_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
-
-
 def parse_lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]

@@ -11,7 +11,8 @@ from typer.testing import Result
 
 from contracts import errors, events
 from tests.support.client.commands import GOOD, RECEIPT
-from tests.support.client.wire_server import FakeApi, Fault, closed_port, parse_lines
+from tests.support.client.wire_server import FakeApi, Fault, parse_lines
+from tests.support.ports import closed_port
 
 BAD = events.ErrorInfo(code="harness_exited", message="claude died", hint="run it again")
 

@@ -13,7 +13,8 @@ from client import Holdfast
 from client.wire import HTTPX_ERRORS, map_errors
 from contracts import errors
 from contracts.bodies import MAX_PROMPT_CHARS
-from tests.support.client.wire_server import TOKEN, FakeApi, closed_port
+from tests.support.client.wire_server import TOKEN, FakeApi
+from tests.support.ports import closed_port
 
 
 @pytest.mark.parametrize("code", sorted(errors.BY_CODE))

@@ -12,7 +12,8 @@ from client import Holdfast, Patience
 from contracts import errors
 from contracts.events import Event, Message, TurnCompleted, encode
 from tests.support.client.fixtures import QUICK
-from tests.support.client.wire_server import TOKEN, FakeApi, Fault, closed_port
+from tests.support.client.wire_server import TOKEN, FakeApi, Fault
+from tests.support.ports import closed_port
 
 COUNT = 8
 BOUND_SECONDS = 20
