@@ -79,7 +79,7 @@ check: setup ## Lint and types
 
 .PHONY: test
 test: setup check install chromium ## Everything that CI runs; PYTEST_ARGS adds to pytest's arguments
-	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 .PHONY: test-ui
 test-ui: setup install chromium ## The page in a real Chromium; PYTEST_ARGS adds to pytest's arguments

@@ -13,8 +13,26 @@ import pytest
 
 from stack.install.bubblewrap import install_bwrap
 from stack.settings import Settings
+from tests.support.paths import ROOT
 from tests.support.requirements import missing
 from tests.support.services import short_directory
+
+pytest_plugins = ["tests.support.report"]
+
+# What takes longest comes first, so that no worker is left alone with it at the end.
+TIERS = ("compose", "clouds", "e2e", "ui", "integration", "unit")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the tiers, and keep the tests of a file on one worker: they share its fixtures."""
+    items.sort(key=lambda item: TIERS.index(_tier(item)))
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(ROOT).as_posix()))
+
+
+def _tier(item: pytest.Item) -> str:
+    return item.path.relative_to(ROOT / "tests").parts[0]
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,48 @@
+"""A guard for the fast tier: a test in `tests/unit` that starts a process fails."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+EVENTS = frozenset(
+    {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system"}
+)
+
+
+class ProcessStarted(AssertionError):
+    """A test of the fast tier has started a process."""
+
+
+_started: list[str] | None = None  # by the test that runs; None while none is guarded
+
+
+def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
+    if _started is not None and event in EVENTS:
+        _started.append(f"{event} {arguments[:2]!r}"[:300])
+        raise ProcessStarted(f"tests/unit starts no process, but this one does: {_started[-1]}")
+
+
+sys.addaudithook(_refuse)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Refuse every process that the test or its fixtures start."""
+    global _started
+    _started = []
+    try:
+        return (yield)
+    finally:
+        _started = None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Fail the test also when its code has swallowed the refusal."""
+    yield
+    if _started:
+        raise ProcessStarted(f"tests/unit starts no process, but this one does: {_started[0]}")

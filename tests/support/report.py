@@ -1,0 +1,243 @@
+"""The dashboard at the end of a run: where its time went, what it started, and what it skipped.
+
+It is also written to `.test-report/`, as JSON and as the text that was shown.
+`tests/reference.json` is such a JSON of an accepted run: folders that are slower now are marked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.known_skips import unknown_skips
+from tests.support.paths import ROOT
+
+DIRECTORY = ROOT / ".test-report"
+REFERENCE = ROOT / "tests" / "reference.json"
+SLOWEST = 10
+# Below these a difference is noise of the machine.
+SLOWER_RATIO, SLOWER_SECONDS = 1.5, 20.0
+_STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty"})
+
+_AT_LAST_TEST = pytest.StashKey[float]()
+_programs: Counter[str] = Counter()
+
+
+def _count(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in _STARTS:
+        program = arguments[0] if arguments else "fork"
+        _programs[Path(os.fsdecode(program)).name] += 1
+
+
+sys.addaudithook(_count)
+
+
+def _cpu() -> float:
+    """Seconds of this process, and of its children that have ended."""
+    own, ended = (
+        resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # a worker of pytest-xdist only measures
+        config.pluginmanager.register(Dashboard(), "dashboard")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    session.config.stash[_AT_LAST_TEST] = _cpu()
+    _programs.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Measure each test in the process that runs it; its report takes the figures home."""
+    report = yield
+    if report.when == "teardown":
+        before, now = item.config.stash[_AT_LAST_TEST], _cpu()
+        item.config.stash[_AT_LAST_TEST] = now
+        report.user_properties.append(("cpu", now - before))
+        report.user_properties.append(("programs", dict(_programs)))
+        _programs.clear()
+    return report
+
+
+@dataclass
+class Machine:
+    """Counters of the whole machine: detached stacks and containers are children of nobody here."""
+
+    at: float
+    busy: float
+    forks: int
+
+    @classmethod
+    def read(cls) -> Machine:
+        lines = Path("/proc/stat").read_text().splitlines()
+        numbers = {name: values for name, *values in map(str.split, lines)}
+        user, nice, system, _idle, _iowait, irq, softirq, *_ = map(int, numbers["cpu"])
+        busy = (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+        return cls(time.monotonic(), busy, int(numbers["processes"][0]))
+
+
+@dataclass
+class Folder:
+    tests: int = 0
+    seconds: float = 0.0
+    cpu: float = 0.0
+
+
+@dataclass
+class Dashboard:
+    """Lives in the process that reports: with pytest-xdist, the one that hands out the tests."""
+
+    start: Machine = field(default_factory=Machine.read)
+    folders: dict[str, Folder] = field(default_factory=lambda: defaultdict(Folder))
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    programs: Counter[str] = field(default_factory=Counter)
+    skips: Counter[str] = field(default_factory=Counter)
+    containers: subprocess.Popen[bytes] | None = None
+
+    def pytest_sessionstart(self) -> None:
+        if Path("/var/run/docker.sock").exists():
+            self.containers = _watch_containers()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        test = report.nodeid.partition("@")[0]  # behind it is the group of pytest-xdist
+        folder = self.folders[folder_of(test)]
+        folder.seconds += report.duration
+        self.seconds[test] += report.duration
+        if report.when == "teardown":
+            folder.tests += 1
+            found: dict[str, Any] = dict(report.user_properties)
+            folder.cpu += found.get("cpu", 0.0)
+            self.programs.update(found.get("programs", {}))
+        if report.skipped and not hasattr(report, "wasxfail"):
+            self.skips[_reason(report)] += 1
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        unknown = unknown_skips(self.skips)
+        if unknown and os.environ.get("CI") and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if not self.seconds:
+            return
+        figures = self.figures()
+        text = "\n".join(render(figures, _reference()))
+        DIRECTORY.mkdir(exist_ok=True)
+        (DIRECTORY / "report.json").write_text(json.dumps(figures, indent=1) + "\n")
+        (DIRECTORY / "report.txt").write_text(text + "\n")
+        terminalreporter.write_sep("=", "where the run went")
+        terminalreporter.write_line(text)
+        for reason, count in unknown_skips(self.skips).items():
+            terminalreporter.write_line(
+                f"UNKNOWN SKIP, {count} times: {reason}\n"
+                "  CI fails for it: install what is missing, or add it to known_skips.py",
+                red=True,
+            )
+
+    def figures(self) -> dict[str, Any]:
+        now = Machine.read()
+        return {
+            "minutes": (now.at - self.start.at) / 60,
+            "core_minutes": (now.busy - self.start.busy) / 60,
+            "tests": len(self.seconds),
+            "forks": now.forks - self.start.forks,
+            "containers": _stop_counting(self.containers),
+            "programs": dict(self.programs.most_common()),
+            "folders": {
+                name: {"tests": each.tests, "seconds": each.seconds, "cpu": each.cpu}
+                for name, each in sorted(self.folders.items(), key=lambda item: -item[1].seconds)
+            },
+            "slowest": dict(sorted(self.seconds.items(), key=lambda item: -item[1])[:SLOWEST]),
+            "skips": dict(self.skips.most_common()),
+        }
+
+
+def folder_of(test: str) -> str:
+    """`tests/e2e` for a file in it, `tests/integration/api` for one in a folder of it."""
+    parts = test.partition("::")[0].split("/")[1:-1]
+    return "/".join(parts[:2]) or "tests"
+
+
+def render(figures: dict[str, Any], reference: dict[str, Any]) -> Iterable[str]:
+    was = reference.get("folders", {})
+    yield f"{'folder':28} {'tests':>6} {'seconds':>8} {'cpu':>7} {'before':>7}"
+    for name, each in figures["folders"].items():
+        before = was.get(name, {}).get("seconds")
+        slower = before is not None and is_slower(each["seconds"], before)
+        yield (
+            f"{name:28} {each['tests']:6} {each['seconds']:8.1f} {each['cpu']:7.1f}"
+            f" {'-' if before is None else f'{before:.1f}':>7}{'  SLOWER' if slower else ''}"
+        )
+    yield ""
+    yield from (f"{seconds:7.1f} s  {test}" for test, seconds in figures["slowest"].items())
+    yield ""
+    programs = list(figures["programs"].items())
+    yield (
+        f"{figures['tests']} tests in {figures['minutes']:.1f} minutes,"
+        f" {figures['core_minutes']:.1f} core-minutes of the machine"
+        + (f" (before: {reference['core_minutes']:.1f})" if "core_minutes" in reference else "")
+    )
+    yield (
+        f"{figures['forks']} forks on the machine, {figures['containers']} containers;"
+        f" {sum(count for _, count in programs)} processes started by tests: "
+        + ", ".join(f"{name} {count}" for name, count in programs[:12])
+    )
+    skips = figures["skips"]
+    yield f"{sum(skips.values())} skipped" + (":" if skips else "")
+    yield from (f"{count:7} x  {reason}" for reason, count in skips.items())
+
+
+def is_slower(seconds: float, before: float) -> bool:
+    return seconds > before * SLOWER_RATIO and seconds > before + SLOWER_SECONDS
+
+
+def _reason(report: pytest.TestReport) -> str:
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return re.sub(r"^Skipped: ", "", text)
+
+
+def _reference() -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(REFERENCE.read_text())
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+def _watch_containers() -> subprocess.Popen[bytes] | None:
+    argv = ["docker", "events", "--filter", "type=container", "--filter", "event=create"]
+    try:
+        return subprocess.Popen(
+            [*argv, "--format", "{{.ID}}"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+    except FileNotFoundError:
+        return None
+
+
+def _stop_counting(events: subprocess.Popen[bytes] | None) -> int:
+    """How many containers were created while `events` was watching."""
+    if events is None:
+        return 0
+    events.terminate()
+    out, _ = events.communicate(timeout=10)
+    return len(out.split())

@@ -1,0 +1,6 @@
+"""The fast tier: no services and no processes, which a guard checks."""
+
+from __future__ import annotations
+
+from tests.support.no_processes import pytest_runtest_call as pytest_runtest_call
+from tests.support.no_processes import pytest_runtest_protocol as pytest_runtest_protocol
