@@ -81,6 +81,16 @@ check: setup ## Lint and types
 test: setup check install chromium ## Everything that CI runs; PYTEST_ARGS adds to pytest's arguments
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
+.PHONY: test-fast
+test-fast: setup ## The tests that start no process: the fast tier
+	$(BIN)/pytest tests/unit --numprocesses $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+
+.PHONY: test-changed
+test-changed: setup install chromium ## The tests that a change since BASE (HEAD) can affect
+	@affected=$$($(BIN)/python -m tests.support.changed $(or $(BASE),HEAD)); \
+	if [ -z "$$affected" ]; then echo "no test is affected"; else \
+		set -x; $(BIN)/pytest $$affected --numprocesses $(WORKERS) --dist loadgroup $(PYTEST_ARGS); fi
+
 .PHONY: test-ui
 test-ui: setup install chromium ## The page in a real Chromium; PYTEST_ARGS adds to pytest's arguments
 	$(BIN)/pytest tests/ui $(PYTEST_ARGS)

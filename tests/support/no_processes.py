@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -30,19 +31,26 @@ sys.addaudithook(_refuse)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Refuse every process that the test or its fixtures start."""
-    global _started
-    _started = []
-    try:
-        return (yield)
-    finally:
-        _started = None
+def pytest_runtest_setup() -> Generator[None]:
+    with _guarded():
+        yield
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Fail the test also when its code has swallowed the refusal."""
-    yield
-    if _started:
-        raise ProcessStarted(f"tests/unit starts no process, but this one does: {_started[0]}")
+def pytest_runtest_call() -> Generator[None]:
+    with _guarded():
+        yield
+
+
+@contextlib.contextmanager
+def _guarded() -> Iterator[None]:
+    """Refuse every process; fail also when the refusal was swallowed."""
+    global _started
+    found: list[str] = []
+    _started = found
+    try:
+        yield
+    finally:
+        _started = None
+    if found:
+        raise ProcessStarted(f"tests/unit starts no process, but this one does: {found[0]}")

@@ -22,10 +22,9 @@ from typing import Any
 import pytest
 
 from tests.support.known_skips import unknown_skips
-from tests.support.paths import ROOT
 
-DIRECTORY = ROOT / ".test-report"
-REFERENCE = ROOT / "tests" / "reference.json"
+DIRECTORY = ".test-report"
+REFERENCE = "tests/reference.json"
 SLOWEST = 10
 # Below these a difference is noise of the machine.
 SLOWER_RATIO, SLOWER_SECONDS = 1.5, 20.0
@@ -54,7 +53,7 @@ def _cpu() -> float:
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # a worker of pytest-xdist only measures
-        config.pluginmanager.register(Dashboard(), "dashboard")
+        config.pluginmanager.register(Dashboard(config.rootpath), "dashboard")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -101,10 +100,11 @@ class Folder:
     cpu: float = 0.0
 
 
-@dataclass
+@dataclass(eq=False)
 class Dashboard:
     """Lives in the process that reports: with pytest-xdist, the one that hands out the tests."""
 
+    root: Path
     start: Machine = field(default_factory=Machine.read)
     folders: dict[str, Folder] = field(default_factory=lambda: defaultdict(Folder))
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -138,10 +138,11 @@ class Dashboard:
         if not self.seconds:
             return
         figures = self.figures()
-        text = "\n".join(render(figures, _reference()))
-        DIRECTORY.mkdir(exist_ok=True)
-        (DIRECTORY / "report.json").write_text(json.dumps(figures, indent=1) + "\n")
-        (DIRECTORY / "report.txt").write_text(text + "\n")
+        text = "\n".join(render(figures, self._reference()))
+        directory = self.root / DIRECTORY
+        directory.mkdir(exist_ok=True)
+        (directory / "report.json").write_text(json.dumps(figures, indent=1) + "\n")
+        (directory / "report.txt").write_text(text + "\n")
         terminalreporter.write_sep("=", "where the run went")
         terminalreporter.write_line(text)
         for reason, count in unknown_skips(self.skips).items():
@@ -150,6 +151,13 @@ class Dashboard:
                 "  CI fails for it: install what is missing, or add it to known_skips.py",
                 red=True,
             )
+
+    def _reference(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.root / REFERENCE).read_text())
+        except FileNotFoundError:
+            return {}
+        return found
 
     def figures(self) -> dict[str, Any]:
         now = Machine.read()
@@ -211,14 +219,6 @@ def is_slower(seconds: float, before: float) -> bool:
 def _reason(report: pytest.TestReport) -> str:
     text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     return re.sub(r"^Skipped: ", "", text)
-
-
-def _reference() -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(REFERENCE.read_text())
-    except FileNotFoundError:
-        return {}
-    return found
 
 
 def _watch_containers() -> subprocess.Popen[bytes] | None:

@@ -3,4 +3,4 @@
 from __future__ import annotations
 
 from tests.support.no_processes import pytest_runtest_call as pytest_runtest_call
-from tests.support.no_processes import pytest_runtest_protocol as pytest_runtest_protocol
+from tests.support.no_processes import pytest_runtest_setup as pytest_runtest_setup
