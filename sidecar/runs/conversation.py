@@ -13,14 +13,14 @@ from contracts import events
 from contracts.errors import HarnessExited, HoldfastError, PromptFailed, TurnLimit
 from sidecar.harnesses import agent_server, normalise
 from sidecar.harnesses.acp import AcpConnection, Received
-from sidecar.harnesses.base import Choice, Harness, belongs, program
+from sidecar.harnesses.base import Choice, Harness, belongs
 from sidecar.providers.base import SandboxProcess
 from sidecar.runs import permissions
 from sidecar.runs.bounds import Flow
 from sidecar.runs.joined import Joined, is_piece
 from sidecar.runs.journal import Journal
 from sidecar.runs.ladder import Brought, Ladder
-from sidecar.runs.live import Adapter, Live
+from sidecar.runs.live import Adapter, Live, tokens_by_program
 from sidecar.runs.permissions import Permissions
 from sidecar.runs.progress import Talk
 from sidecar.runs.states import States
@@ -119,7 +119,7 @@ class Conversation:
             last_event_id=self._acp.last_event_id,
             choice=self._choice,
             epoch=self._journal.request.epoch,
-            tokens=tuple(p.token for p in self._programs(self._left).values()),
+            tokens=tokens_by_program(self._harness, self._left),
         )
 
     @property
@@ -189,7 +189,7 @@ class Conversation:
             return await prompt
         except PromptFailed as failed:
             now = self._programs(await self._sandbox.processes())
-            if self._programs(self._before).keys() - now.keys():
+            if self._programs(self._before) - now:
                 raise HarnessExited(failed.message) from failed
             raise
 
@@ -235,14 +235,14 @@ class Conversation:
     async def _watch(self) -> None:
         """A harness may die without a word (pi does, under many small deltas): watch its processes
         and not only its stream. A sandbox that is gone ends the turn the same way."""
-        mine = set(self._programs(self._before))
+        mine = self._programs(self._before)
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             try:
                 now = await self._sandbox.processes()
             except HoldfastError:
                 continue
-            missing = sorted(mine - set(self._programs(now)))
+            missing = sorted(mine - self._programs(now))
             silent = time.monotonic() - self._last_heard
             if not now:
                 self._acp.lost(HarnessExited("every process of the sandbox is gone"))
@@ -252,17 +252,9 @@ class Conversation:
                 self._acp.lost(HarnessExited(f"{name} died without a word ({missing[0]})"))
                 return
 
-    def _programs(self, running: Iterable[SandboxProcess]) -> dict[str, SandboxProcess]:
-        """What the harness consists of, by program, each with its first process. It starts others
-        from its own tree, its search tool for one, that come and go."""
-        first: dict[str, SandboxProcess] = {}
-        for process in sorted(running, key=lambda p: p.pid):
-            name = program(self._harness, process)
-            if agent_server.is_server(process):
-                name = "sandbox-agent"
-            if name:
-                first.setdefault(name, process)
-        return first
+    def _programs(self, running: Iterable[SandboxProcess]) -> set[str]:
+        """Names only: a program counts as running as long as one process runs it."""
+        return set(tokens_by_program(self._harness, running))
 
     async def _put_down(self) -> None:
         """The turn goes on without the harness: neither it nor what it has started in this turn
