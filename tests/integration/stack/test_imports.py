@@ -35,3 +35,8 @@ def imported(code: str) -> set[str]:
 def test_a_short_command_imports_little(words: list[str]) -> None:
     heavy = {"asyncio", "httpx", "client", "pydantic_settings", "fastapi", "boto3", "sidecar"}
     assert imported(RUN.format(words)) & {*heavy, "contracts.bodies", "contracts.events"} == set()
+
+
+def test_the_program_that_ends_all_sandboxes_imports_no_vendor() -> None:
+    heavy = {"fastapi", "acp", "boto3", "aioboto3", "aiohttp", "aiodocker", "httpx"}
+    assert imported("import sidecar.stop_all") & heavy == set()
