@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from contracts import events
 from contracts.errors import HarnessExited, HoldfastError, PromptFailed, TurnLimit
-from sidecar.harnesses import agent_server, normalise
+from sidecar.harnesses import agent_server
 from sidecar.harnesses.acp import AcpConnection, Received
 from sidecar.harnesses.base import Choice, Harness, belongs
 from sidecar.providers.base import SandboxProcess
@@ -28,6 +29,7 @@ from sidecar.tasks import background
 from sidecar.workspace.engine import DurableSandbox
 
 if TYPE_CHECKING:
+    from sidecar.harnesses.normalise import Normaliser
     from sidecar.runs.joined import Piece
 
 WATCH_SECONDS = 1.0
@@ -61,7 +63,7 @@ class Conversation:
         self._acp: AcpConnection
         self._before: list[SandboxProcess] = []
         self._left: list[SandboxProcess] = []  # what runs at the end
-        self._normaliser = normalise.Normaliser()
+        self._normaliser: Normaliser
         self._last_heard = time.monotonic()
         # What an earlier sidecar has told already; 0 unless we go on with its turn.
         self._told_upto = 0
@@ -74,9 +76,12 @@ class Conversation:
         async with (
             agent_server.connect(self._sandbox) as http,
             contextlib.AsyncExitStack() as stack,
+            background() as tasks,
         ):
+            normaliser = tasks.start(_new_normaliser())  # while the harness starts
             brought = await ladder.climb(stack, http, live, self._before)
             self._acp = brought.acp
+            self._normaliser = await normaliser
             if brought.rung != "warm":
                 self._before = await self._sandbox.processes()
             try:
@@ -90,6 +95,7 @@ class Conversation:
         """Hear the rest of what a prompt brings that an earlier sidecar has sent; yields the wait
         for its answer. Raises: HarnessError."""
         self._before = list(talk.processes)
+        self._normaliser = await _new_normaliser()
         for entry in self._journal.entries():
             self._normaliser.recall(events.from_dict(entry.event))
         self._told_upto = max(talk.last_event_id, self._journal.last_source)
@@ -319,3 +325,11 @@ class Conversation:
             if p.token not in earlier and not belongs(self._harness, p)
         ]
         await self._sandbox.kill(left)
+
+
+async def _new_normaliser() -> Normaliser:
+    """The models of the agent's protocol take most of a second to import: not at the start of the
+    sidecar, and in a thread, so that other turns go on."""
+    module = await asyncio.to_thread(importlib.import_module, "sidecar.harnesses.normalise")
+    made: Normaliser = module.Normaliser()
+    return made

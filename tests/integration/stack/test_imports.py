@@ -40,3 +40,7 @@ def test_a_short_command_imports_little(words: list[str]) -> None:
 def test_the_program_that_ends_all_sandboxes_imports_no_vendor() -> None:
     heavy = {"fastapi", "acp", "boto3", "aioboto3", "aiohttp", "aiodocker", "httpx"}
     assert imported("import sidecar.stop_all") & heavy == set()
+
+
+def test_a_sidecar_starts_without_the_models_of_the_agent_protocol() -> None:
+    assert "acp" not in imported("import sidecar.__main__")
