@@ -24,9 +24,7 @@ from contracts.logs import Traced
 from contracts.redaction import Redactor, secrets_of
 from sidecar import routes, wiring
 from sidecar.api_only import ApiOnly
-from sidecar.boxhost import client as boxhost
-from sidecar.boxhost.contract import Host
-from sidecar.boxhost.in_process import HostParts, OwnHost
+from sidecar.box_host import box_host
 from sidecar.runs.bounds import Bounds
 from sidecar.runs.engine import Rules, Runs
 from sidecar.runs.gateway import Gateway
@@ -128,29 +126,6 @@ async def running(
     )
     async with Runs.open(settings.data_dir, sandboxes, states, models, rules) as runs:
         yield runs
-
-
-@contextlib.asynccontextmanager
-async def box_host(settings: Settings) -> AsyncIterator[Host]:
-    """Where boxes and mounts live: here, or with a box-host."""
-    if settings.boxhost is not None:
-        async with boxhost.connect(settings.boxhost) as service:
-            yield service
-        return
-    yield OwnHost(
-        HostParts(
-            data_dir=settings.data_dir,
-            run_dir=settings.run_dir,
-            bwrap=settings.bwrap,
-            harness_dir=settings.harness_dir,
-            node=settings.node,
-            weed=settings.weed,
-            geesefs=settings.geesefs,
-            filer=settings.filer,
-            s3_endpoint=settings.s3_endpoint,
-            bucket=settings.s3_bucket,
-        )
-    )
 
 
 def _render_errors(app: FastAPI) -> None:

@@ -25,12 +25,12 @@ import aiohttp
 from contracts.errors import HoldfastError, SandboxError, Unauthorized
 from contracts.secret_files import secret_files
 from sidecar.account_settings import AccountSettings
-from sidecar.app import box_host
+from sidecar.box_host import box_host
 from sidecar.providers import registry
 from sidecar.providers.base import Provider
 from sidecar.providers.cloud import Cloud
 from sidecar.settings import Settings
-from sidecar.wiring import ACCOUNTS
+from sidecar.vendors import ACCOUNTS
 
 Level = Literal["ok", "warn", "fail"]
 

@@ -18,7 +18,7 @@ from contracts.secret_files import secret_files
 from sidecar.account_settings import AccountSettings
 from sidecar.providers import registry
 from sidecar.settings import Settings
-from sidecar.wiring import ACCOUNTS
+from sidecar.vendors import ACCOUNTS
 
 Build = Callable[..., Awaitable[str]]
 

@@ -10,10 +10,10 @@ import contextlib
 import sys
 
 from contracts.errors import SandboxError
-from sidecar import wiring
-from sidecar.app import box_host
-from sidecar.boxhost import __main__ as boxhost
-from sidecar.providers.docker import DockerProvider
+from sidecar import vendors
+from sidecar.box_host import box_host
+from sidecar.boxhost import leftovers
+from sidecar.providers.base import Provider
 from sidecar.settings import Settings
 
 
@@ -21,10 +21,11 @@ async def stop_sandboxes(settings: Settings) -> int:
     """End what is not a box of this host; how many there were."""
     count = 0
     async with box_host(settings) as host, contextlib.AsyncExitStack() as stack:
-        providers = await wiring.clouds(settings, await host.mounts.name(), stack)
+        providers: list[Provider] = []
+        if vendors.has_cloud(settings):
+            providers += await vendors.clouds(settings, await host.mounts.name(), stack)
         if settings.docker_socket.exists():
-            docker = DockerProvider.open(await wiring.docker_host(settings, host))
-            providers.append(await stack.enter_async_context(docker))
+            providers.append(await vendors.docker(settings, host, stack))
         for provider in providers:
             try:
                 if await provider.trouble():
@@ -38,10 +39,11 @@ async def stop_sandboxes(settings: Settings) -> int:
 
 
 async def main() -> None:
-    sandboxes = await stop_sandboxes(Settings())
+    settings = Settings()
+    sandboxes = await stop_sandboxes(settings)
     if sandboxes:
         sys.stdout.write(f"ended {sandboxes} sandboxes\n")
-    await boxhost.stop_all(boxhost.Settings())
+    await leftovers.stop_all(settings.data_dir, settings.run_dir, settings.bwrap)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,16 @@ from typing import Annotated
 import typer
 
 from contracts.errors import HoldfastError
-from stack.clouds import Cloud
-from stack.commands.options import Json
+from stack.cloud_names import Cloud
+from stack.commands.json_option import Json
+from stack.commands.registry import LazyGroup
 from stack.commands.terminal import console, put_error
 
 NOT_RUNNING = 3
 
 app = typer.Typer(
     name="holdfast",
+    cls=LazyGroup,
     help="Durable coding-agent sessions.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -46,7 +48,7 @@ def down(as_json: Json = False) -> None:
 @app.command()
 def status(as_json: Json = False) -> None:
     """Show the parts of the stack. Exit code 3 when it is not running."""
-    from stack.operate import status as run
+    from stack.status import status as run
 
     if not run(as_json=as_json):
         raise typer.Exit(NOT_RUNNING)
@@ -158,9 +160,6 @@ def clean_data(
 
 def main() -> None:
     """The entry point; an error is two lines, never a stack trace."""
-    # the user commands bring the whole client with them: a second that `up` need not spend
-    if not set(sys.argv[1:2]) & _own_commands():
-        _add_user_commands()
     try:
         app()
     except HoldfastError as error:
@@ -168,21 +167,6 @@ def main() -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
-
-
-def _own_commands() -> set[str]:
-    commands = app.registered_commands
-    return {command.name or command.callback.__name__ for command in commands if command.callback}
-
-
-def _add_user_commands() -> None:
-    from stack import commands
-    from stack.commands.emulate import emulate
-    from stack.commands.images import images
-
-    commands.register(app)
-    app.command("emulate")(emulate)
-    app.add_typer(images, name="images")
 
 
 if __name__ == "__main__":

@@ -7,10 +7,11 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from enum import StrEnum
 
 from pydantic import SecretStr
 
+from stack.cloud_names import TITLES as TITLES
+from stack.cloud_names import Cloud as Cloud
 from stack.settings import Settings, inherited_environment, project_root
 
 # Longer than a cloud takes to end a sandbox, which is what a program may have to do before.
@@ -19,13 +20,6 @@ END_SECONDS = 150.0
 LONGEST_LINE = 1 << 20
 
 
-class Cloud(StrEnum):
-    E2B = "e2b"
-    DAYTONA = "daytona"
-    MODAL = "modal"
-
-
-TITLES = {Cloud.E2B: "E2B", Cloud.DAYTONA: "Daytona", Cloud.MODAL: "Modal"}
 ACCOUNTS: Mapping[Cloud, tuple[str, ...]] = {
     Cloud.E2B: ("e2b_api_key", "e2b_api_url", "e2b_sandbox_url", "e2b_template"),
     Cloud.DAYTONA: ("daytona_api_key", "daytona_api_url", "daytona_target", "daytona_snapshot"),

@@ -1,4 +1,4 @@
-"""The operating commands: what `holdfast up`, `down`, `status` and the like do."""
+"""The operating commands: what `holdfast up`, `down` and the like do."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from stack.embedded.stack import run_stack
 from stack.embedded.state import StackState, running_state
 from stack.install.everything import Installed, install_everything
 from stack.logfiles import LogFiles
-from stack.screen import InstallView, LogView, PartsView, duration, put_json, put_url, status_table
+from stack.screen import InstallView, LogView, PartsView, put_json, put_url
 from stack.settings import Settings, load_settings
+from stack.status import login_url
 
 _FOLLOW_SECONDS = 0.2
 
@@ -76,29 +77,6 @@ def down(*, as_json: bool) -> None:
         console().print(styled(f"the supervisor had died; ended what it left: {names}"))
     else:
         console().print(styled("not running"))
-
-
-def status(*, as_json: bool) -> bool:
-    """Show the stack; False when it is not running."""
-    settings = load_settings()
-    state = running_state(Layout.of(settings))
-    if as_json:
-        body = state.model_dump() if state else {"phase": "stopped"}
-        put_json({"running": state is not None, "data_dir": str(settings.data), **body})
-        return state is not None
-    if state is None:
-        console().print(styled("not running"))
-        return False
-    out = console()
-    ports = ", ".join(f"{name} {port}" for name, port in state.ports.items())
-    up_for = duration(time.time() - state.started_at)
-    out.print(styled(f"{state.phase} for {up_for}, supervisor pid {state.supervisor['pid']}"))
-    out.print(styled(f"url     {_login_url(settings, state)}"))
-    out.print(styled(f"engine  {state.engine} ({state.engine_why})"))
-    out.print(styled(f"ports   {ports}"))
-    out.print(styled(f"data    {settings.data}\n"))
-    out.print(status_table(state))
-    return True
 
 
 def install(*, as_json: bool) -> None:
@@ -196,12 +174,12 @@ def install_quietly(settings: Settings, *, as_json: bool) -> Installed:
 
 
 def _announce(settings: Settings, state: StackState, *, as_json: bool, already: bool) -> None:
-    login_url = _login_url(settings, state)
+    address = login_url(Layout.of(settings), state)
     if as_json:
         put_json(
             {
                 "url": state.url,
-                "login_url": login_url,
+                "login_url": address,
                 "pid": state.supervisor["pid"],
                 "ready_after": state.ready_after,
                 "engine": state.engine,
@@ -211,9 +189,4 @@ def _announce(settings: Settings, state: StackState, *, as_json: bool, already: 
         return
     if already:
         console().print(styled("the stack is running already"))
-    put_url(login_url)
-
-
-def _login_url(settings: Settings, state: StackState) -> str:
-    token = Layout.of(settings).token.read_text(encoding="utf-8").strip()
-    return f"{state.url}/?token={token}"
+    put_url(address)

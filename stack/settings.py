@@ -12,8 +12,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from contracts.egress import pattern
 from contracts.logs import LogFormat
 from stack.errors import Misconfigured
-
-_CHECKOUT = Path(__file__).resolve().parent.parent
+from stack.location import DATA_DIR, absolute_data_dir, env_file
+from stack.location import project_root as project_root
 
 # What every child process may know of the caller's environment.
 _COMMON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
@@ -43,7 +43,7 @@ class Settings(BaseSettings):
         hide_input_in_errors=True,
     )
 
-    data_dir: Path = Path(".holdfast")
+    data_dir: Path = DATA_DIR
     run_dir: Path | None = None
     cache: Path | None = None
     offline: bool = False
@@ -145,8 +145,7 @@ class Settings(BaseSettings):
 
     @property
     def data(self) -> Path:
-        """The data directory; a relative one is relative to the checkout, not to the shell."""
-        return (project_root() / self.data_dir.expanduser()).resolve()
+        return absolute_data_dir(self.data_dir)
 
     @property
     def cache_root(self) -> Path:
@@ -175,19 +174,12 @@ def load_settings() -> Settings:
         Misconfigured: a variable has a value that cannot work.
     """
     try:
-        return Settings(_env_file=project_root() / ".env")
+        return Settings(_env_file=env_file())
     except ValidationError as error:
         raise Misconfigured(
             "; ".join(_describe(detail["loc"], detail["msg"]) for detail in error.errors()),
             hint="correct it in the environment or in .env; .env.example explains every setting",
         ) from None
-
-
-def project_root() -> Path:
-    """The checkout that this code runs from, else the current directory."""
-    if (_CHECKOUT / "harnesses" / "package-lock.json").is_file():
-        return _CHECKOUT
-    return Path.cwd()
 
 
 def inherited_environment(*, network: bool = False) -> dict[str, str]:

@@ -24,7 +24,6 @@ import json
 import os
 import resource
 import signal
-import socket
 from pathlib import Path
 
 import living
@@ -102,7 +101,7 @@ async def main(port: int, token_file: Path | None) -> None:
     if port:
         # On every address: a provider's proxy comes from outside the box. And first of all: where a
         # boxd is at work already, this one ends, and leaves alone what the other has started.
-        listener = socket.create_server(("0.0.0.0", port))  # noqa: S104
+        listener = ports.listening_on("0.0.0.0", port)  # noqa: S104
         await living.kill_strays()
         await Door(work, token).open(listener)
     else:

@@ -45,6 +45,20 @@ def carry(connect: Callable[[], Awaitable[tuple[Reader, Writer]]]) -> Callable[.
     return one
 
 
+def listening_on(host: str, port: int) -> socket.socket:
+    # The protocol is said aloud: asyncio sets TCP_NODELAY only on a socket that knows it, and the
+    # connections of `socket.create_server` do not. Without it an answer may wait for 40 ms.
+    there = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        there.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        there.bind((host, port))
+        there.listen()
+    except OSError:
+        there.close()
+        raise
+    return there
+
+
 async def to_agent() -> tuple[Reader, Writer]:
     # The protocol is said aloud: asyncio sets TCP_NODELAY only on a socket that knows it.
     there = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -67,10 +81,8 @@ def listening(path: Path) -> socket.socket:
 async def carry_both(gateway: Path, agent: Path) -> None:
     """What connects to the gateway's port ends up at its socket, and what connects to `agent`, at
     sandbox-agent's port."""
-    inward = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    inward.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    inward.bind(("127.0.0.1", GATEWAY_PORT))
     await asyncio.start_server(
-        carry(lambda: asyncio.open_unix_connection(str(gateway))), sock=inward
+        carry(lambda: asyncio.open_unix_connection(str(gateway))),
+        sock=listening_on("127.0.0.1", GATEWAY_PORT),
     )
     await asyncio.start_unix_server(carry(to_agent), sock=listening(agent))

@@ -24,9 +24,8 @@ from contracts.errors import BoxHostUnavailable
 from contracts.hardening import no_core_dumps
 from contracts.logs import LogFormat
 from sidecar.boxhost import client, listening
-from sidecar.boxhost.boxes import Boxes, BoxFailed
 from sidecar.boxhost.in_process import HostParts, OwnHost
-from sidecar.boxhost.mounts import Mounts
+from sidecar.boxhost.leftovers import stop_all
 from sidecar.boxhost.service import Service
 
 PING_SECONDS = 5
@@ -72,23 +71,6 @@ class PingSettings(BaseSettings):
     boxhost: Path
 
 
-async def stop_all(settings: Settings) -> None:
-    all_boxes, all_mounts = (
-        Boxes(settings.data_dir, settings.run_dir, settings.bwrap),
-        Mounts(settings.data_dir),
-    )
-    mounts = 0
-    try:
-        boxes = await all_boxes.stop_all()
-    except BoxFailed:
-        # A process that waits for a hanging file system cannot die before the daemon does.
-        mounts = await all_mounts.stop_all(gently=False)
-        boxes = await all_boxes.stop_all()
-    mounts += await all_mounts.stop_all()
-    if boxes or mounts:
-        sys.stdout.write(f"ended {boxes} boxes and {mounts} mounts\n")
-
-
 async def serve(settings: ServeSettings) -> None:
     host = OwnHost(
         HostParts(
@@ -109,7 +91,7 @@ async def serve(settings: ServeSettings) -> None:
     app = Service(host, settings.gateway_dir).app()
     await listening.serve(app, settings.boxhost, settings.boxhost_client_uid)
     if settings.boxhost_ends_all:
-        await stop_all(settings)
+        await stop_all(settings.data_dir, settings.run_dir, settings.bwrap)
 
 
 async def ping(settings: PingSettings) -> None:
@@ -121,7 +103,8 @@ async def ping(settings: PingSettings) -> None:
 def main() -> None:
     match sys.argv[1:]:
         case ["stop-all"]:
-            asyncio.run(stop_all(Settings()))
+            own = Settings()
+            asyncio.run(stop_all(own.data_dir, own.run_dir, own.bwrap))
         case ["serve"]:
             no_core_dumps()
             settings = ServeSettings()

@@ -5,22 +5,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from contracts import events
 from contracts.errors import HarnessExited, HoldfastError, PromptFailed, TurnLimit
-from sidecar.harnesses import agent_server, normalise
+from sidecar.harnesses import agent_server
 from sidecar.harnesses.acp import AcpConnection, Received
-from sidecar.harnesses.base import Choice, Harness, belongs, program
+from sidecar.harnesses.base import Choice, Harness, belongs
 from sidecar.providers.base import SandboxProcess
 from sidecar.runs import permissions
 from sidecar.runs.bounds import Flow
 from sidecar.runs.joined import Joined, is_piece
 from sidecar.runs.journal import Journal
 from sidecar.runs.ladder import Brought, Ladder
-from sidecar.runs.live import Adapter, Live
+from sidecar.runs.live import Adapter, Live, tokens_by_program
 from sidecar.runs.permissions import Permissions
 from sidecar.runs.progress import Talk
 from sidecar.runs.states import States
@@ -28,6 +29,7 @@ from sidecar.tasks import background
 from sidecar.workspace.engine import DurableSandbox
 
 if TYPE_CHECKING:
+    from sidecar.harnesses.normalise import Normaliser
     from sidecar.runs.joined import Piece
 
 WATCH_SECONDS = 1.0
@@ -61,7 +63,7 @@ class Conversation:
         self._acp: AcpConnection
         self._before: list[SandboxProcess] = []
         self._left: list[SandboxProcess] = []  # what runs at the end
-        self._normaliser = normalise.Normaliser()
+        self._normaliser: Normaliser
         self._last_heard = time.monotonic()
         # What an earlier sidecar has told already; 0 unless we go on with its turn.
         self._told_upto = 0
@@ -74,9 +76,12 @@ class Conversation:
         async with (
             agent_server.connect(self._sandbox) as http,
             contextlib.AsyncExitStack() as stack,
+            background() as tasks,
         ):
+            normaliser = tasks.start(_new_normaliser())  # while the harness starts
             brought = await ladder.climb(stack, http, live, self._before)
             self._acp = brought.acp
+            self._normaliser = await normaliser
             if brought.rung != "warm":
                 self._before = await self._sandbox.processes()
             try:
@@ -90,6 +95,7 @@ class Conversation:
         """Hear the rest of what a prompt brings that an earlier sidecar has sent; yields the wait
         for its answer. Raises: HarnessError."""
         self._before = list(talk.processes)
+        self._normaliser = await _new_normaliser()
         for entry in self._journal.entries():
             self._normaliser.recall(events.from_dict(entry.event))
         self._told_upto = max(talk.last_event_id, self._journal.last_source)
@@ -119,7 +125,7 @@ class Conversation:
             last_event_id=self._acp.last_event_id,
             choice=self._choice,
             epoch=self._journal.request.epoch,
-            tokens=tuple(p.token for p in self._programs(self._left).values()),
+            tokens=tokens_by_program(self._harness, self._left),
         )
 
     @property
@@ -189,7 +195,7 @@ class Conversation:
             return await prompt
         except PromptFailed as failed:
             now = self._programs(await self._sandbox.processes())
-            if self._programs(self._before).keys() - now.keys():
+            if self._programs(self._before) - now:
                 raise HarnessExited(failed.message) from failed
             raise
 
@@ -235,14 +241,14 @@ class Conversation:
     async def _watch(self) -> None:
         """A harness may die without a word (pi does, under many small deltas): watch its processes
         and not only its stream. A sandbox that is gone ends the turn the same way."""
-        mine = set(self._programs(self._before))
+        mine = self._programs(self._before)
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             try:
                 now = await self._sandbox.processes()
             except HoldfastError:
                 continue
-            missing = sorted(mine - set(self._programs(now)))
+            missing = sorted(mine - self._programs(now))
             silent = time.monotonic() - self._last_heard
             if not now:
                 self._acp.lost(HarnessExited("every process of the sandbox is gone"))
@@ -252,17 +258,9 @@ class Conversation:
                 self._acp.lost(HarnessExited(f"{name} died without a word ({missing[0]})"))
                 return
 
-    def _programs(self, running: Iterable[SandboxProcess]) -> dict[str, SandboxProcess]:
-        """What the harness consists of, by program, each with its first process. It starts others
-        from its own tree, its search tool for one, that come and go."""
-        first: dict[str, SandboxProcess] = {}
-        for process in sorted(running, key=lambda p: p.pid):
-            name = program(self._harness, process)
-            if agent_server.is_server(process):
-                name = "sandbox-agent"
-            if name:
-                first.setdefault(name, process)
-        return first
+    def _programs(self, running: Iterable[SandboxProcess]) -> set[str]:
+        """Names only: a program counts as running as long as one process runs it."""
+        return set(tokens_by_program(self._harness, running))
 
     async def _put_down(self) -> None:
         """The turn goes on without the harness: neither it nor what it has started in this turn
@@ -327,3 +325,11 @@ class Conversation:
             if p.token not in earlier and not belongs(self._harness, p)
         ]
         await self._sandbox.kill(left)
+
+
+async def _new_normaliser() -> Normaliser:
+    """The models of the agent's protocol take most of a second to import: not at the start of the
+    sidecar, and in a thread, so that other turns go on."""
+    module = await asyncio.to_thread(importlib.import_module, "sidecar.harnesses.normalise")
+    made: Normaliser = module.Normaliser()
+    return made

@@ -87,7 +87,7 @@ class Ladder:
     ) -> Brought:
         """Raises: HarnessError, SandboxError, StoreUnavailable."""
         known = live.adapters.get(self._harness.name)
-        if known is not None and known.choice == self._choice and known.among(running):
+        if known is not None and known.choice == self._choice and known.is_among(running):
             waiting = AcpConnection(
                 http,
                 known.server_id,

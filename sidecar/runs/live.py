@@ -3,35 +3,57 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
 from contracts.bodies import Durability
-from sidecar.harnesses.base import Choice
+from sidecar.harnesses import agent_server
+from sidecar.harnesses.base import Choice, Harness, program
 from sidecar.providers.base import SandboxProcess
 from sidecar.runs.states import Native
 
-VERSION = 2
-GONE = "gone"  # a token that no process has
+VERSION = 3
+SERVER = "sandbox-agent"
+
+
+def tokens_by_program(
+    harness: Harness, running: Iterable[SandboxProcess]
+) -> dict[str, tuple[str, ...]]:
+    """The processes of the harness and of its server, by the program that each one runs. Others
+    from the harness's tree, such as its search tool, come and go and are left out."""
+    found: dict[str, tuple[str, ...]] = {}
+    for process in running:
+        name = SERVER if agent_server.is_server(process) else program(harness, process)
+        if name:
+            found[name] = (*found.get(name, ()), process.token)
+    return found
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """A harness process that waits for the next prompt. `epoch` is the last turn it knows of,
-    `tokens` are the processes that it consists of."""
+    """A harness process that waits for the next prompt.
+
+    `epoch` is the last turn it knows of. `tokens` has, for each program of the harness, the tokens
+    of all processes that ran it when the turn ended. All and not one: claude's adapter starts a
+    short `claude auth status` next to the `claude` that stays, and nothing tells them apart.
+    """
 
     server_id: str
     session: str
     last_event_id: int
     choice: Choice
     epoch: int
-    tokens: tuple[str, ...]
+    tokens: Mapping[str, tuple[str, ...]]
 
-    def among(self, running: Iterable[SandboxProcess]) -> bool:
-        return {process.token for process in running}.issuperset(self.tokens)
+    def is_among(self, running: Iterable[SandboxProcess]) -> bool:
+        """Whether each of its programs still has one of its processes. Never without programs."""
+        alive = {process.token for process in running}
+        return bool(self.tokens) and all(
+            not alive.isdisjoint(tokens) for tokens in self.tokens.values()
+        )
 
 
 @dataclass(frozen=True)
@@ -54,7 +76,7 @@ class Live:
 
     def without_processes(self) -> Live:
         """After the workspace was mounted anew: processes still stand in the old one."""
-        stale = {name: replace(known, tokens=(GONE,)) for name, known in self.adapters.items()}
+        stale = {name: replace(known, tokens={}) for name, known in self.adapters.items()}
         return replace(self, adapters=stale)
 
     def warm_for(self, seconds: float | None) -> Live:
@@ -83,14 +105,14 @@ class LiveSandboxes:
             sandbox_id=record["sandbox_id"],
             durability=record.get("durability", "mount"),
             adapters={
-                name: Adapter(
+                harness: Adapter(
                     **{
                         **known,
                         "choice": Choice(**known["choice"]),
-                        "tokens": tuple(known["tokens"]),
+                        "tokens": {name: tuple(tokens) for name, tokens in known["tokens"].items()},
                     }
                 )
-                for name, known in record["adapters"].items()
+                for harness, known in record["adapters"].items()
             },
             natives={name: Native(**known) for name, known in record["natives"].items()},
             warm_until=None if until is None else datetime.fromisoformat(until),

@@ -8,11 +8,11 @@ import typer
 
 from contracts.bodies import Durability, Permissions
 from contracts.egress import Egress
+from stack.commands.json_option import Json as Json
 
 SessionRef = Annotated[
     str, typer.Argument(metavar="SESSION", help="Id, a unique prefix of one, or `last`.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 Harness = Annotated[str | None, typer.Option("--harness", help="claude, codex, opencode or pi.")]
 Provider = Annotated[str | None, typer.Option("--provider", help="Where the sandbox runs.")]
 Model = Annotated[str | None, typer.Option("--model", help="A model the harness knows.")]

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import os
 import re
 import signal
 import sys
 from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import typer
-from pydantic import BaseModel
-from rich.console import Console
-from rich.text import Text
 
 from contracts.errors import HoldfastError
-from contracts.events import EventBase, encode
+
+# Every command imports this module, and most need only some of these: each is imported where it
+# is used, because together they take longer than a short command runs.
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from rich.console import Console
+    from rich.text import Text
 
 P = ParamSpec("P")
 
@@ -52,6 +54,8 @@ def one_line(text: str, width: int = 200) -> str:
 
 def console(*, stderr: bool = False, quiet: bool = False) -> Console:
     """Markup is off: what agents and users write is shown, never interpreted."""
+    from rich.console import Console
+
     seen = (sys.stderr if stderr else sys.stdout).isatty()
     return Console(
         stderr=stderr,
@@ -65,11 +69,15 @@ def console(*, stderr: bool = False, quiet: bool = False) -> Console:
 
 
 def styled(text: str, style: str = "") -> Text:
+    from rich.text import Text
+
     return Text(safe(text), style=style)
 
 
 def put_json(value: BaseModel) -> None:
     """One object (an event as the api sends it) on a line of its own, at once."""
+    from contracts.events import EventBase, encode
+
     line = encode(value).decode() if isinstance(value, EventBase) else value.model_dump_json()
     typer.echo(line.rstrip("\n"))
 
@@ -92,6 +100,8 @@ def command(body: Callable[P, Coroutine[Any, Any, int | None]]) -> Callable[P, N
 
 
 def _exit_code(work: Coroutine[Any, Any, int | None]) -> int:
+    import asyncio
+
     expected = (HoldfastError, OSError, KeyboardInterrupt)
     try:
         return asyncio.run(work) or 0

@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -28,6 +29,11 @@ def identity(pid: int) -> dict[str, int | str] | None:
     if fields[0] in ("Z", "X"):
         return None
     return {"pid": pid, "started": int(fields[19]), "boot": boot}
+
+
+def is_running(who: Mapping[str, int | str] | None) -> bool:
+    """Whether that very process runs still."""
+    return who is not None and identity(int(who["pid"])) == who
 
 
 def main(arguments: list[str]) -> None:

@@ -8,19 +8,36 @@ import stat
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stack.errors import DirectoryUnsafe, Misconfigured
-from stack.settings import Settings
+
+if TYPE_CHECKING:
+    from stack.settings import Settings
 
 # Unix socket paths end at 107 bytes; ours add at most `/gateway/<uuid>/sock`.
 MAX_RUN_DIR_BYTES = 107 - 50
 
 
 @dataclass(frozen=True)
-class Layout:
-    """`data` is what survives; `run` holds unix sockets, whose paths must be short."""
+class DataFiles:
+    """What tells of a running stack; `data` is what survives it."""
 
     data: Path
+
+    @property
+    def token(self) -> Path:
+        return self.data / "token"
+
+    @property
+    def state(self) -> Path:
+        return self.data / "state.json"
+
+
+@dataclass(frozen=True)
+class Layout(DataFiles):
+    """`run` holds unix sockets, whose paths must be short."""
+
     run: Path
 
     @classmethod
@@ -52,16 +69,8 @@ class Layout:
         return self.data / "seaweedfs"
 
     @property
-    def token(self) -> Path:
-        return self.data / "token"
-
-    @property
     def lock(self) -> Path:
         return self.data / "lock"
-
-    @property
-    def state(self) -> Path:
-        return self.data / "state.json"
 
     @property
     def ports(self) -> Path:

@@ -12,15 +12,13 @@ from pathlib import Path
 
 from stack.embedded import launch
 from stack.embedded.files import read_json
+from stack.embedded.launch import is_running as is_running
 from stack.embedded.waiting import until
 from stack.errors import PartFailed
 
 _LAUNCHER = Path(launch.__file__)
 # SIGKILL takes effect at once, save for a process in an uninterruptible system call.
 KILL_SECONDS = 10.0
-
-
-Identity = Mapping[str, int | str]
 
 
 async def spawn(
@@ -86,11 +84,6 @@ async def run_tool(
     if process.returncode != 0:
         raise PartFailed(f"{name} {describe_exit(process.returncode or 0)}: {said[-2000:]}")
     return said
-
-
-def is_running(who: Identity | None) -> bool:
-    """Whether that very process runs still."""
-    return who is not None and launch.identity(int(who["pid"])) == who
 
 
 async def end_strays(pids: Path) -> list[str]:

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from stack.embedded.files import write_private
-from stack.embedded.launch import identity
-from stack.embedded.layout import Layout
+from stack.embedded.launch import identity, is_running
+from stack.embedded.layout import DataFiles, Layout
 from stack.embedded.part import PartState
-from stack.embedded.processes import is_running
 from stack.errors import StackBusy
 
 Phase = Literal["starting", "ready", "stopping", "stopped", "failed"]
 
 
-class StackState(BaseModel):
+# Not a pydantic model: its import alone takes longer than all of `holdfast status`.
+@dataclass(kw_only=True)
+class StackState:
     """The content of `state.json`."""
-
-    model_config = ConfigDict(extra="ignore")
 
     supervisor: dict[str, int | str]
     phase: Phase = "starting"
@@ -33,7 +32,7 @@ class StackState(BaseModel):
     ports: dict[str, int]
     started_at: float
     ready_after: float | None = None
-    parts: list[PartState] = []
+    parts: list[PartState] = field(default_factory=list)
     error: dict[str, Any] | None = None
 
     @property
@@ -47,20 +46,35 @@ def myself() -> dict[str, int | str]:
 
 
 def write_state(layout: Layout, state: StackState) -> None:
-    write_private(layout.state, state.model_dump_json(indent=1) + "\n")
+    write_private(layout.state, json.dumps(asdict(state), indent=1) + "\n")
 
 
-def read_state(layout: Layout) -> StackState | None:
-    """What the last supervisor wrote, whether it runs still or not."""
+def read_state(files: DataFiles) -> StackState | None:
+    """What the last supervisor wrote, whether it runs still or not; None if it cannot be read."""
     try:
-        return StackState.model_validate_json(layout.state.read_bytes())
-    except (OSError, ValidationError):
+        return _parse(json.loads(files.state.read_bytes()))
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
 
 
-def running_state(layout: Layout) -> StackState | None:
+def _parse(record: dict[str, Any]) -> StackState:
+    """Fields of a newer release are ignored.
+
+    Raises: TypeError, AttributeError: it is not the record of a stack.
+    """
+    known = _known(StackState, record)
+    parts = [PartState(**_known(PartState, part)) for part in known.pop("parts", [])]
+    return StackState(**known, parts=parts)
+
+
+def _known(kind: type[StackState | PartState], record: dict[str, Any]) -> dict[str, Any]:
+    names = {each.name for each in fields(kind)}
+    return {name: value for name, value in record.items() if name in names}
+
+
+def running_state(files: DataFiles) -> StackState | None:
     """What the supervisor that runs now wrote."""
-    state = read_state(layout)
+    state = read_state(files)
     return state if state is not None and state.is_running else None
 
 

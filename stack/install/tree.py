@@ -29,6 +29,21 @@ from stack.settings import npm_environment, project_root
 NPM_SECONDS = 1500.0
 CHECK_SECONDS = 60.0
 _TAIL_LINES = 15
+# Answers `--version` as pi does where no person is looking, and becomes the program for all else.
+# pi takes stdout for its protocol then, and tells its version on stderr; pi-acp, which reads stdout
+# only, would ask npm for a newer one if it were there. $0 is the path that the launcher was found
+# by, so it works wherever the tree is bound.
+_LAUNCHER = """\
+#!/bin/sh
+if [ "$#" = 1 ] && [ "$1" = --version ] && [ ! -t 0 ]; then
+    echo '{version}' >&2
+    exit
+fi
+exec "${{0%/*}}/../{behind}/{name}" "$@"
+"""
+_BEHIND = "behind"
+_Told = subprocess.CompletedProcess[str]
+_VERSION = re.compile(r"[0-9A-Za-z.+-]+")
 _FETCHED = re.compile(r"fetch GET 200 \S+\.tgz")
 
 
@@ -42,13 +57,17 @@ class TreeSpec:
     """name in bin/ -> the file in node_modules that it stands for"""
     dropped: tuple[str, ...] = ()
     """Patterns in node_modules of what no Linux x86-64 machine runs."""
+    slow_to_tell: Mapping[str, str] = field(default_factory=dict)
+    """name in bin/ -> the package whose version it tells: a launcher does that for it"""
 
     @property
     def key(self) -> str:
         """The lock's hash, and that of what is done with it after npm."""
         lock = (self.source / "package-lock.json").read_bytes()
-        names = json.dumps([sorted(self.programs.items()), self.dropped]).encode()
-        return hashlib.sha256(lock + names).hexdigest()[:16]
+        done: list[object] = [sorted(self.programs.items()), self.dropped]
+        if self.slow_to_tell:
+            done += [sorted(self.slow_to_tell.items()), _LAUNCHER, _BEHIND]
+        return hashlib.sha256(lock + json.dumps(done).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -83,6 +102,8 @@ def harness_tree() -> TreeSpec:
             "koffi/build/koffi/linux_[!x]*",
             "@*/*-musl",
         ),
+        # pi-acp asks it in every new session, and pi loads all of itself to answer
+        slow_to_tell={"pi": "@mariozechner/pi-coding-agent"},
     )
 
 
@@ -131,7 +152,10 @@ def _install(spec: TreeSpec, home: Path, node: Node, progress: Progress) -> Tree
         _npm_ci(new, node, progress)
         _drop(new / "node_modules", spec.dropped)
         _link(spec, new)
-        _open_to_all(new, new / "bin", new / "package.json", new / "package-lock.json")
+        _open_to_all(
+            *(new, new / "bin", new / "package.json", new / "package-lock.json"),
+            *((new / _BEHIND,) if spec.slow_to_tell else ()),
+        )
         versions = _check(spec, new, node, progress)
         megabytes = _megabytes(new)
         final = home / spec.key
@@ -240,7 +264,27 @@ def _link(spec: TreeSpec, tree: Path) -> None:
                 hint="the lock in harnesses/ does not fit this version of Holdfast",
             )
         program.chmod(0o755)
-        (names / name).symlink_to(Path("..") / "node_modules" / target)
+        link = names / name
+        if name in spec.slow_to_tell:
+            link = _put_launcher(tree, name, spec.slow_to_tell[name])
+        link.symlink_to(Path("..") / "node_modules" / target)
+
+
+def _put_launcher(tree: Path, name: str, package: str) -> Path:
+    """Write the launcher of a program into bin/; returns where the program itself belongs.
+
+    Neither path has the package's name in it: a process that runs is known by the title that it
+    gives itself, and must not count as another program until then (sidecar/harnesses/base.py).
+    """
+    about = json.loads((tree / "node_modules" / package / "package.json").read_bytes())
+    version = str(about["version"])
+    if not _VERSION.fullmatch(version):
+        raise InstallFailed(f"{package} has the version {version!r}, which is none")
+    launcher = tree / "bin" / name
+    launcher.write_text(_LAUNCHER.format(version=version, behind=_BEHIND, name=name))
+    launcher.chmod(0o755)
+    (tree / _BEHIND).mkdir(exist_ok=True)
+    return tree / _BEHIND / name
 
 
 def _open_to_all(*made_here: Path) -> None:
@@ -257,11 +301,25 @@ def _check(spec: TreeSpec, tree: Path, node: Node, progress: Progress) -> dict[s
         environment = {"HOME": home, "PATH": f"{tree}/bin:{node.path.parent}:/usr/bin:/bin"}
         for done, name in enumerate(spec.programs):
             progress.step(f"harnesses: checking {name}", done, len(spec.programs))
-            versions[name] = _answer(tree / "bin" / name, environment, home)
+            told = _answer(tree / "bin" / name, environment, home)
+            if name in spec.slow_to_tell:
+                _check_launcher(told, _answer(tree / _BEHIND / name, environment, home), name)
+            lines = (told.stdout or told.stderr).strip().splitlines()
+            versions[name] = lines[-1] if lines else ""
     return versions
 
 
-def _answer(program: Path, environment: Mapping[str, str], cwd: str) -> str:
+def _check_launcher(told: _Told, own: _Told, name: str) -> None:
+    """The program itself must run too, and say the same as its launcher, in the same place."""
+    if (told.stdout, told.stderr) != (own.stdout, own.stderr):
+        raise InstallFailed(
+            f"{name} --version says {own.stdout + own.stderr!r}, "
+            f"and its launcher {told.stdout + told.stderr!r}",
+            hint="the lock in harnesses/ does not fit this version of Holdfast",
+        )
+
+
+def _answer(program: Path, environment: Mapping[str, str], cwd: str) -> _Told:
     try:
         done = subprocess.run(
             (str(program), "--version"),
@@ -281,8 +339,7 @@ def _answer(program: Path, environment: Mapping[str, str], cwd: str) -> str:
             f"{program.name} --version exited with {done.returncode}: {done.stderr[-500:]}",
             hint="`holdfast doctor` checks what the harnesses need",
         )
-    lines = done.stdout.strip().splitlines()
-    return lines[-1] if lines else ""
+    return done
 
 
 def _megabytes(tree: Path) -> int:
