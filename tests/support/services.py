@@ -19,6 +19,8 @@ from pathlib import Path
 import asyncpg
 import httpx
 
+from stack.embedded.cluster_template import ClusterTemplate, template_key
+from stack.settings import load_settings
 from tests.support.ports import free_port as free_port
 
 STATE_BUCKET = "state"
@@ -102,6 +104,18 @@ class Postgres:
         return f"postgresql://postgres@/{database}?host={self.directory}"
 
 
+def _make_cluster(data: Path, binaries: Path, prefix: list[str]) -> None:
+    """A copy of a cluster that was made before: initdb takes seconds."""
+    options = ["--auth=trust", "-U", "postgres", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"]
+    server = (binaries / "postgres").stat()
+    key = template_key([*options, str(binaries), str(server.st_size), str(server.st_mtime_ns)])
+    template = ClusterTemplate(load_settings().cache_root / "postgres" / key)
+    if not template.copy_to(data):
+        initdb = [*prefix, str(binaries / "initdb"), "-D", str(data), *options]
+        subprocess.run(initdb, check=True, capture_output=True)
+        template.keep(data)
+
+
 @contextlib.asynccontextmanager
 async def postgres(directory: Path) -> AsyncIterator[Postgres]:
     """PostgreSQL from the wheel, on a unix socket only, with fsync as in production.
@@ -119,10 +133,8 @@ async def postgres(directory: Path) -> AsyncIterator[Postgres]:
         else []
     )
     data, log = directory / "data", directory / "log"
-    initdb = [str(binaries / "initdb"), "-D", str(data), "--auth=trust", "-U", "postgres"]
-    initdb += ["-E", "UTF8", "--locale=C.UTF-8", "--no-sync"]
     if not data.exists():
-        await asyncio.to_thread(subprocess.run, prefix + initdb, check=True, capture_output=True)
+        await asyncio.to_thread(_make_cluster, data, binaries, prefix)
     server = [str(binaries / "postgres"), "-D", str(data), "-h", "", "-k", str(directory)]
     with process(prefix + server, log) as child:
         started = Postgres(directory, child.pid)

@@ -14,7 +14,7 @@ from stack.embedded.layout import Layout
 from stack.embedded.part import Part
 from stack.install.binaries import find_postgres
 from stack.settings import inherited_environment
-from tests.services import short_directory
+from tests.support.services import short_directory
 
 QUERY = b"SELECT datname, pg_encoding_to_char(encoding) AS e, datlocale AS l FROM pg_database;\n"
 

@@ -13,7 +13,7 @@ from stack.install.binaries import find_node
 from stack.install.progress import Silent
 from stack.install.tree import TreeSpec, harness_tree, install_tree
 from stack.settings import Settings
-from tests.stack.test_tree import tiny
+from tests.integration.stack.test_tree import tiny
 
 # Tells its version as pi does, on stderr, and else what it was started with.
 PROGRAM = """#!/bin/sh
