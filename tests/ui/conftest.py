@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -88,9 +88,9 @@ AGENT = {"harness": "pi"}
 
 
 @pytest.fixture(scope="session")
-def harness_settings() -> Iterator[Mapping[str, str]]:
+def harness_settings() -> Mapping[str, str]:
     """Settings that choose the harness tree of `stack`; without any, the installed one."""
-    yield {}
+    return {}
 
 
 @pytest.fixture(scope="session")

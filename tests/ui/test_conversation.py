@@ -13,8 +13,10 @@ from tests.ui.conftest import MakeSession, OpenPage
 from tests.ui.hooks import Hook, find
 from tests.ui.steps import UNTIL_LET_GO, choose, composer, let_go, messages, receipts, send
 
-pytestmark = pytest.mark.xdist_group("ui")
+pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(300)]
 
+# Longer than any test: the turn ends because it is stopped.
+ENDLESS = "wait 600 seconds"
 HARNESSES = ("claude", "codex", "opencode", "pi")
 
 
@@ -78,14 +80,14 @@ async def test_a_running_turn_is_queued_behind_steered_and_stopped(
     open_page: OpenPage, session: Session
 ) -> None:
     page = await open_page(session)
-    await send(page, "wait 60 seconds")
+    await send(page, ENDLESS)
     await expect(composer(page).get_by_role("button", name="Stop")).to_be_visible()
     await send(page, "say from the queue")
     queue = find(page, Hook.QUEUE)
     await expect(queue).to_contain_text("say from the queue")
     await queue.get_by_role("button").click()
     await expect(queue).to_have_count(0)
-    await composer(page).get_by_label("Prompt").fill("wait 50 seconds")
+    await composer(page).get_by_label("Prompt").fill(ENDLESS)
     await composer(page).get_by_role("button", name="Steer").click()
     await expect(find(page, Hook.TURN_END, state="cancelled")).to_have_count(1)
     await expect(find(page, Hook.TURN_END)).to_contain_text("The turn was stopped")

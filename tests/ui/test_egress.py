@@ -13,7 +13,7 @@ from tests.ui.conftest import OpenPage
 from tests.ui.hooks import Hook, find
 from tests.ui.steps import put_events
 
-pytestmark = pytest.mark.xdist_group("ui")
+pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(300)]
 
 
 async def test_a_session_is_made_with_what_it_may_reach(open_page: OpenPage, hf: Holdfast) -> None:

@@ -16,7 +16,7 @@ from tests.ui.conftest import OpenPage
 from tests.ui.hooks import Hook, find, selector
 from tests.ui.steps import UNTIL_LET_GO, let_go, probe, receipts, send
 
-pytestmark = pytest.mark.xdist_group("ui")
+pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(300)]
 
 # The smallest PNG, 1 by 1, and a PDF of one empty page.
 PNG = (

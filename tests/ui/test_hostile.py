@@ -24,7 +24,7 @@ from tests.ui.conftest import OpenPage
 from tests.ui.hooks import Hook, find
 from tests.ui.steps import messages, put_events, receipts, send
 
-pytestmark = pytest.mark.xdist_group("ui")
+pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(300)]
 
 SCRIPT = "<script>window.hacked = 1; alert(1)</script>"
 IMAGE = "<img src=x onerror='window.hacked = 2'>"

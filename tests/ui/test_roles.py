@@ -15,7 +15,7 @@ from tests.ui.hooks import Hook, find
 from tests.ui.steps import composer, receipts, send
 from tests.ui.test_files import close_file, open_file
 
-pytestmark = pytest.mark.xdist_group("ui")
+pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(300)]
 
 REASON = 'The token "viewer" may only read.'
 

@@ -25,7 +25,7 @@ from tests.ui.conftest import OpenPage
 from tests.ui.hooks import Hook, find
 from tests.ui.steps import probe, put_events
 
-pytestmark = pytest.mark.xdist_group("ui")
+pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(300)]
 
 EVENTS = 50_000
 OPENED_WITH = 200

@@ -20,7 +20,7 @@ from tests.ui.conftest import AGENT, MakeSession, OpenPage
 from tests.ui.hooks import Hook, find, selector
 from tests.ui.steps import UNTIL_LET_GO, let_go, messages, probe, receipts, send
 
-pytestmark = pytest.mark.xdist_group("ui")
+pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(300)]
 
 JS_BYTES = 150_000
 

@@ -13,7 +13,7 @@ from tests.ui.conftest import OpenPage
 from tests.ui.hooks import Hook, find
 from tests.ui.steps import receipts, send
 
-pytestmark = pytest.mark.xdist_group("ui")
+pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(300)]
 
 
 async def test_show_me_kills_a_sandbox_and_goes_on_elsewhere_with_proof(

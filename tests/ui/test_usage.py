@@ -13,7 +13,7 @@ from tests.ui.conftest import OpenPage
 from tests.ui.hooks import Hook, find
 from tests.ui.steps import messages, receipts, send
 
-pytestmark = pytest.mark.xdist_group("ui")
+pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(300)]
 
 
 async def test_a_budget_is_given_in_the_form_runs_out_and_is_raised(
