@@ -111,8 +111,8 @@ async def test_it_scrolls_back_through_pages_that_are_loaded_on_the_way(
     assert set(asked.limits) == {PAGE}
     assert asked.most_at_once == 1
     assert told["most_rows"] < 80
-    assert told["most_drawn"] < 80, "rows that were there already are drawn anew"
-    assert told["redrawn"] < told["drawn"] / 10, told
+    assert 0 < told["most_drawn"] < 80
+    assert told["drawn"] <= 2 * told["items"], "rows are drawn again and again"
     await find(page, Hook.LATEST).click()
     await expect(page.get_by_text("The very last words.")).to_be_in_viewport()
 

@@ -1,11 +1,13 @@
 // Scrolls the transcript back, and counts the rows that exist and those that are made on the way.
 async (transcript, steps) => {
-  const made = new Map();
-  const rows = () => transcript.querySelectorAll("[data-seq]").length;
+  const seen = new WeakSet(); // a row that is only moved is added again, and is not drawn again
+  const rows = () => transcript.querySelectorAll("[data-seq]");
+  for (const row of rows()) seen.add(row);
   let drawn = 0;
   const watch = new MutationObserver((changes) => {
-    for (const row of changes.flatMap((change) => [...change.addedNodes]).filter((node) => node.dataset?.seq)) {
-      made.set(row.dataset.seq, (made.get(row.dataset.seq) ?? 0) + 1);
+    for (const row of changes.flatMap((change) => [...change.addedNodes])) {
+      if (!row.dataset?.seq || seen.has(row)) continue;
+      seen.add(row);
       drawn++;
     }
   });
@@ -15,9 +17,9 @@ async (transcript, steps) => {
     const before = drawn;
     transcript.scrollTop -= 400;
     await new Promise((go) => requestAnimationFrame(go));
-    most.rows = Math.max(most.rows, rows());
+    most.rows = Math.max(most.rows, rows().length);
     most.drawn = Math.max(most.drawn, drawn - before);
   }
   watch.disconnect();
-  return { items: Number(transcript.dataset.items), most_rows: most.rows, most_drawn: most.drawn, drawn, redrawn: drawn - made.size };
+  return { items: Number(transcript.dataset.items), drawn, most_rows: most.rows, most_drawn: most.drawn };
 }
