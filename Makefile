@@ -126,7 +126,7 @@ matrix: setup ## Every harness on every provider, on the running stack; ARGS="--
 
 .PHONY: images
 images: ## Build the images of docker-compose.yml, the sandbox's among them
-	docker compose build
+	docker compose --profile emulated build
 
 .PHONY: compose-up
 compose-up: ## Start everything as containers, and say where it is

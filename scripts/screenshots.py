@@ -14,6 +14,7 @@ from tests.support.paths import ROOT
 from tests.support.running_stack import RunningStack, running_stack
 from tests.support.services import short_directory
 from tests.ui.conftest import ARGUMENTS
+from tests.ui.hooks import Hook, find
 from tests.ui.steps import choose, receipts, send
 
 OUT = ROOT / "docs" / "screenshots"
@@ -44,7 +45,7 @@ async def page_for(
     page = await context.new_page()
     await page.goto(f"{stack.url}/?token={stack.token}")
     await page.goto(f"{stack.url}/{at}")
-    await expect(page.locator("#app > *").first).to_be_visible()
+    await expect(find(page, Hook.APP)).to_be_visible()
     return page
 
 
@@ -60,24 +61,24 @@ async def conversation(browser: Browser, stack: RunningStack, session: Session) 
     page = await page_for(browser, stack, f"#/s/{session.id}")
     await send(page, TIDES)
     await expect(receipts(page)).to_have_count(1)
-    await page.get_by_role("button", name="Kill it and watch").click()
-    await expect(page.locator(".strip")).to_contain_text("no sandbox")
+    await find(page, Hook.KILL).click()
+    await expect(find(page, Hook.PLACE, provider="")).to_be_visible()
     await send(page, "run: cd tides && sha256sum *\nrecall")
     await expect(receipts(page)).to_have_count(2)
     await choose(page, "Harness", "codex")
     await send(page, "read tides/stations.csv")
     await expect(receipts(page)).to_have_count(3)
-    for toast in await page.locator(".toast button").all():
+    for toast in await find(page, Hook.TOASTS).get_by_role("button").all():
         await toast.click()
-    await page.locator(".rows").get_by_role("button", name="tides").click()
-    top = page.locator(".vlist")
+    await find(page, Hook.FILE_ROWS).get_by_role("button", name="tides").click()
+    top = find(page, Hook.TRANSCRIPT)
     await top.evaluate("el => { el.scrollTop = 0 }")
     await shoot(page, "conversation")
     await top.evaluate("el => { el.scrollTop = el.scrollHeight }")
     await receipts(page).last.get_by_role("button").first.click()
     await top.evaluate("el => { el.scrollTop = el.scrollHeight }")
     await shoot(page, "resumed")
-    await page.locator(".rows").get_by_role("button", name="stations.csv").click()
+    await find(page, Hook.FILE_ROWS).get_by_role("button", name="stations.csv").click()
     await expect(page.get_by_role("cell", name="Northby")).to_be_visible()
     await shoot(page, "preview")
     dark = await page_for(browser, stack, f"#/s/{session.id}", dark=True)
@@ -91,27 +92,26 @@ async def conversation(browser: Browser, stack: RunningStack, session: Session) 
 async def permission(browser: Browser, stack: RunningStack, session: Session) -> None:
     page = await page_for(browser, stack, f"#/s/{session.id}")
     await send(page, "run: git init -q . && git status --short")
-    asked = page.get_by_role("group", name="Permission asked")
-    await expect(asked).to_be_visible()
+    allow = find(page, Hook.PERMISSION_OPTION, kind="allow_once")
+    await expect(allow).to_be_visible()
     await shoot(page, "permission")
-    await asked.locator("button.primary").click()
+    await allow.click()
     await expect(receipts(page)).to_be_visible()
 
 
 async def demo(browser: Browser, stack: RunningStack) -> None:
     page = await page_for(browser, stack, "#/")
-    await page.get_by_role("button", name="Show me").click()
-    await expect(page.locator(".demo")).to_contain_text("That is all")
+    await find(page, Hook.SHOW_ME).click()
+    await expect(find(page, Hook.DEMO, state="over")).to_be_visible()
     await shoot(page, "show-me")
 
 
 async def matrix(browser: Browser, stack: RunningStack) -> None:
     page = await page_for(browser, stack, "#/matrix")
-    await page.get_by_role("button", name="Run the matrix").click()
-    cells = page.locator(".cell")
+    await find(page, Hook.RUN_MATRIX).click()
+    cells = find(page, Hook.CELL)
     await expect(cells.first).to_be_visible()
-    again = page.get_by_role("button", name="Run the matrix")
-    await expect(again).to_be_visible(timeout=MATRIX_WITHIN)
+    await expect(find(page, Hook.RUN_MATRIX)).to_be_visible(timeout=MATRIX_WITHIN)
     await cells.first.click()
     await shoot(page, "matrix")
 

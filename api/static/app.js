@@ -19,7 +19,7 @@ function App() {
     document.title = session ? `${session.running_turn ? "\u25cf " : ""}${titleOf(session)} - Holdfast` : "Holdfast";
   }, [session]);
   return html`<${Offline} />
-    <div class="app" data-pane=${pane} data-page=${route.page}>
+    <div class="app" data-test="app" data-pane=${pane} data-page=${route.page}>
       <${Sessions} />
       ${route.page === "matrix" ? html`<${Later} load=${() => import("./ui/matrix.js")} key="matrix" />` : route.page === "session" ? html`<${Conversation} />` : html`<${Welcome} />`}
       ${route.page === "session" && html`<aside class="side" aria-label="Sandbox and files">${session && html`<${Sandbox} session=${session} /><${Files} sid=${session.id} key=${session.id} />`}</aside>`}
@@ -40,15 +40,15 @@ function Later({ load }) {
   return part ? html`<${part} />` : html`<div class="later"><${Spinner} label="Loading" /></div>`;
 }
 
-const Offline = () => !link.up && html`<div class="offline" role="alert"><span class="spinner" aria-hidden="true"></span>
+const Offline = () => !link.up && html`<div class="offline" data-test="offline" role="alert"><span class="spinner" aria-hidden="true"></span>
   <span><strong>The api does not answer.</strong> What runs goes on without this page; it comes back by itself.</span></div>`;
 
-const Welcome = () => html`<main class="welcome">
+const Welcome = () => html`<main class="welcome" data-test="welcome">
   <img src="/static/icon.svg" alt="" width="56" height="56" />
   <h1>Sessions that hold fast</h1>
   <p>Kill the sandbox at any moment, carry on in another one, with another harness: the files and the conversation are still there, with proof. Every turn ends with a receipt.</p>
   <p class="buttons center">
-    <button type="button" class="primary" onClick=${() => update({ demo: true })} ...${bar()}><${Icon} name="play" /> Show me</button>
+    <button type="button" class="primary" data-test="show-me" onClick=${() => update({ demo: true })} ...${bar()}><${Icon} name="play" /> Show me</button>
     <button type="button" class="wide-only" onClick=${() => update({ dialog: { kind: "new" } })} ...${bar()}><${Icon} name="plus" /> New session</button>
     <a class="button" href="#/matrix"><${Icon} name="grid" /> Matrix</a></p>
 </main>`;
@@ -57,7 +57,7 @@ const TABS = [["sessions", "Sessions", "list"], ["conversation", "Conversation",
 const Tabs = ({ pane }) => html`<nav class="tabs" aria-label="Panes">${TABS.map(([name, text, icon]) => html`
   <button type="button" aria-pressed=${pane === name} onClick=${() => update({ pane: name })}><${Icon} name=${icon} />${text}</button>`)}</nav>`;
 
-const Toasts = () => html`<div class="toasts" role="status" aria-live="polite">${state.toasts.map((each) => html`<div key=${each.id} class=${`toast ${each.tone}`}>
+const Toasts = () => html`<div class="toasts" data-test="toasts" role="status" aria-live="polite">${state.toasts.map((each) => html`<div key=${each.id} class=${`toast ${each.tone}`}>
   <span>${each.text} ${each.hint && html`<span class="meta">${each.hint}</span>`}</span><${IconButton} icon="close" label="Dismiss" onClick=${() => dismiss(each.id)} /></div>`)}</div>`;
 
 function onKey(event) {

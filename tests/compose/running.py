@@ -1,4 +1,7 @@
-"""The stack of docker-compose.yml, unchanged, under a project name and a port of its own."""
+"""The stack of docker-compose.yml, unchanged, under a project name and a port of its own.
+
+The images must be there: tests/compose/conftest.py builds them once.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from tests.support.services import free_port
 
 UP_SECONDS = 600
 COMMAND_SECONDS = 180
+EMULATED = "docker/emulated.env"
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,17 @@ class Compose:
         return await self.run("docker", "compose", *argv, **options)
 
     async def up(self) -> None:
-        await self.compose("up", "--build", "--detach", "--wait", within=UP_SECONDS)
+        await self.compose("up", "--no-build", "--detach", "--wait", within=UP_SECONDS)
+
+    @property
+    def emulated(self) -> bool:
+        """Whether the commands of this project are given the profile `emulated`."""
+        return self.env["COMPOSE_ENV_FILES"] == EMULATED
+
+    async def come_back_emulated(self) -> None:
+        """Start a stack that is down, now with docker/emulated.env as it stands."""
+        self.env["COMPOSE_ENV_FILES"] = EMULATED
+        await self.up()
 
     async def down(self, *options: str) -> None:
         await self.run("scripts/compose-down", *options)
@@ -95,23 +109,14 @@ class Compose:
 
 
 @contextlib.asynccontextmanager
-async def compose_stack(env_file: str = "/dev/null") -> AsyncIterator[Compose]:
-    """Up for the time of the block, with the scripted model and what `env_file` says; nothing of it
-    is left then."""
-    async with compose_project(env_file) as stack:
-        await stack.up()
-        yield stack
-
-
-@contextlib.asynccontextmanager
-async def compose_project(env_file: str = "/dev/null") -> AsyncIterator[Compose]:
-    """The same before its first start."""
+async def compose_project() -> AsyncIterator[Compose]:
+    """A project with the scripted model, not up yet; nothing of it is left after the block."""
     project = f"holdfast-test-{secrets.token_hex(4)}"
     kept = ("PATH", "HOME", "DOCKER_CONFIG", "DOCKER_HOST")
     env = {name: os.environ[name] for name in kept if name in os.environ}
     env |= {
         "COMPOSE_PROJECT_NAME": project,
-        "COMPOSE_ENV_FILES": env_file,  # not .env: no key of a real model
+        "COMPOSE_ENV_FILES": "/dev/null",  # not .env: no key of a real model
         "HOLDFAST_API_PORT": str(free_port()),
     }
     stack = Compose(project, env)

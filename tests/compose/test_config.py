@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import os
 import re
@@ -70,6 +71,14 @@ def shown(
     env_file: str = "/dev/null",
     given: Mapping[str, str] = GIVEN,
 ) -> dict[str, Any]:
+    """The configuration with these profiles and variables; nobody changes what is returned."""
+    return _read_config(profiles, env_file, tuple(sorted({**given, **(env or {})}.items())))
+
+
+@functools.cache
+def _read_config(
+    profiles: tuple[str, ...], env_file: str, variables: tuple[tuple[str, str], ...]
+) -> dict[str, Any]:
     docker = shutil.which("docker")
     if docker is None:
         missing("docker", "no docker on PATH")
@@ -77,7 +86,7 @@ def shown(
     shown = subprocess.run(
         [docker, "compose", "--env-file", env_file, *chosen, "config", "--format", "json"],
         cwd=ROOT,
-        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", **given, **(env or {})},
+        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", **dict(variables)},
         capture_output=True,
         text=True,
         timeout=60,

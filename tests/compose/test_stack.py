@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import UUID
 
@@ -12,33 +11,30 @@ import pytest
 
 from client import Holdfast
 from contracts.errors import Unauthenticated
-from tests.compose.running import Compose, compose_project, compose_stack
+from tests.compose.running import Compose, compose_project
 from tests.e2e.conftest import of_type, output, run, wait_for_end, wait_for_event
 
-TICKS = "for i in 1 2 3 4 5 6; do echo tick $i; sleep 1; done"
+pytestmark = pytest.mark.xdist_group("compose")
+
+# A command that goes on until the test has seen enough; bounded, should the test be gone.
+UNTIL_LET_GO = "for i in $(seq 1200); do test -e /tmp/go && break; sleep 0.1; done"
 SERVICES = ("api", "sidecar", "gateway", "engine-proxy", "box-host", "postgres", "seaweedfs")
-
-
-@pytest.fixture(scope="module")
-async def stack(docker: Path, sandbox_image: str, fuse: None) -> AsyncIterator[Compose]:
-    async with compose_stack() as running:
-        yield running
-    assert await running.left("container", "-a") == []
-    assert await running.left("network") == []
-    assert await running.left("volume") == []
-    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    assert [line for line in mounts if running.project in line] == []
-
-
-@pytest.fixture
-async def hf(stack: Compose) -> AsyncIterator[Holdfast]:
-    async with stack.client() as client:
-        yield client
+REACH = 'timeout 5 bash -c "</dev/tcp/$to" 2>/dev/null && echo $to open || echo $to closed'
+CLOUDS = ("e2b", "daytona", "modal")
 
 
 async def sandboxes_of(stack: Compose, session: UUID) -> list[str]:
     wanted = f"label=holdfast.session={session}"
     return (await stack.run("docker", "ps", "-aq", "--filter", wanted)).split()
+
+
+async def boxes_of(stack: Compose, cloud: str) -> list[str]:
+    """Of this stack's emulator: their names say the process that made them."""
+    emulator = (await stack.compose("ps", "-q", f"emulated-{cloud}")).strip()
+    pid = (await stack.run("docker", "inspect", "-f", "{{.State.Pid}}", emulator)).strip()
+    listed = ("ps", "-a", "--filter", "label=holdfast.emulator", "--format", "{{.Names}}")
+    names = (await stack.run("docker", *listed)).split()
+    return [name for name in names if name.split(".")[2].split("-")[2] == pid]
 
 
 @pytest.mark.timeout(900)
@@ -66,12 +62,15 @@ async def test_a_service_that_is_restarted_in_a_turn_loses_nothing(
     stack: Compose, hf: Holdfast, service: str
 ) -> None:
     session = await hf.sessions.create(harness="pi", provider="docker")
-    prompt = f"write early to early.txt\nrun: {TICKS}\nsay done"
+    prompt = f"write early to early.txt\nrun: {UNTIL_LET_GO}\nsay done"
     turn = await hf.turns.start(session.id, prompt)
     await wait_for_event(hf, turn, "tool.result")
     await stack.compose("restart", service)
     async with stack.client():
         pass  # until all answer again
+    if (await hf.turns.get(session.id, turn.id)).state == "running":
+        [sandbox] = await sandboxes_of(stack, session.id)
+        await stack.run("docker", "exec", sandbox, "touch", "/tmp/go")
     end = await wait_for_end(hf, turn)
     # a mount that goes under a turn may cost the turn, never what it has done
     allowed = (
@@ -95,6 +94,7 @@ async def test_a_service_that_is_restarted_in_a_turn_loses_nothing(
 async def test_a_stack_that_went_and_came_back_has_all_its_sessions(
     stack: Compose, hf: Holdfast
 ) -> None:
+    """Also where it comes back with another profile."""
     made = {
         provider: await hf.sessions.create(harness="pi", provider=provider)
         for provider in ("local", "docker")
@@ -103,7 +103,7 @@ async def test_a_stack_that_went_and_came_back_has_all_its_sessions(
         await run(hf, session, "write kept to kept.txt\nsay the word is periwinkle")
     await stack.down()
     assert await stack.left("container", "-a") == []
-    await stack.up()
+    await stack.come_back_emulated()
     async with stack.client() as again:
         for session in made.values():
             events = await run(again, session, "recall\nread kept.txt back")
@@ -111,6 +111,25 @@ async def test_a_stack_that_went_and_came_back_has_all_its_sessions(
             assert of_type(events, "resume")[0].rung == "native"
             assert "periwinkle" in "".join(event.text for event in of_type(events, "message"))
             assert "kept" in output(events)
+
+
+@pytest.mark.timeout(900)
+async def test_a_session_moves_over_every_emulated_cloud_and_leaves_no_box(
+    emulated: Compose,
+) -> None:
+    async with emulated.client() as hf:
+        told = {each.name: each for each in (await hf.capabilities()).providers}
+        assert {name: told[name].reason for name in CLOUDS} == dict.fromkeys(CLOUDS, "")
+        session = await hf.sessions.create(harness="pi", provider=CLOUDS[0])
+        for number, cloud in enumerate(CLOUDS):
+            prompt = f"run: echo {cloud} >> been.txt; cat been.txt\nsay done"
+            events = await run(hf, session, prompt, provider=cloud)
+            assert events[-1].type == "turn.completed", events[-1]
+            assert output(events).split() == list(CLOUDS[: number + 1])
+            assert len(await boxes_of(emulated, cloud)) == 1, "it ran elsewhere"
+        await hf.sessions.delete(session.id)
+        for cloud in CLOUDS:
+            assert await boxes_of(emulated, cloud) == []
 
 
 @pytest.mark.timeout(300)
@@ -164,11 +183,15 @@ async def test_no_service_can_be_reached_from_a_sandbox_by_its_address(
         "postgres": [await stack.address("postgres", "database"), "5432"],
         "api": [await stack.address("api", "front"), "8000"],
     }
-    for name, (address, *ports) in addresses.items():
-        for port in ports:
-            for host in (address, name):
-                probe = f"timeout 5 bash -c '</dev/tcp/{host}/{port}' 2>&1 && echo OPEN; true"
-                assert "OPEN" not in output(await run(hf, session, f"run: {probe}")), (host, port)
-    reach = "run: timeout 5 bash -c '</dev/tcp/127.0.0.1/8080' && echo OPEN"
-    assert "OPEN" in output(await run(hf, session, reach)), "the test is blind"
+    targets = [
+        f"{host}/{port}"
+        for name, (address, *ports) in addresses.items()
+        for port in ports
+        for host in (address, name)
+    ]
+    agent = "127.0.0.1/8080"  # it is there: what finds it closed as well is blind
+    probe = f"for to in {' '.join([*targets, agent])}; do ({REACH}) & done; wait"
+    said = output(await run(hf, session, f"run: {probe}"))
+    found = dict(line.split() for line in said.splitlines() if re.match(r"[\w.-]+/\d+ ", line))
+    assert found == {**dict.fromkeys(targets, "closed"), agent: "open"}, said
     await hf.sessions.delete(session.id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,6 +25,7 @@ from contracts.errors import HoldfastError
 from tests.support.requirements import missing
 from tests.support.running_stack import RunningStack, running_stack
 from tests.support.services import short_directory
+from tests.ui.hooks import Hook, find
 from tests.ui.steps import SECONDS
 
 # Without these, Chromium as root does not start, and looks for hosts of its maker.
@@ -48,11 +49,12 @@ async def drawn(page: Page) -> None:
     """Wait for the first screen; a load that was dropped with the connections is made again."""
     for _ in range(5):
         try:
-            await page.locator("#app > *").first.wait_for(timeout=SECONDS * 1000 / 6)
+            await find(page, Hook.APP).wait_for(timeout=SECONDS * 1000 / 6)
         except TimeoutError:
             await page.reload()
         else:
             return
+    raise AssertionError("the page was loaded five times and never drawn")
 
 
 class OpenPage(Protocol):
@@ -81,10 +83,23 @@ async def browser(chromium: str) -> AsyncIterator[Browser]:
         await made.close()
 
 
+# Who takes the turns of tests that need some agent and not a particular one.
+AGENT = {"harness": "pi"}
+
+
 @pytest.fixture(scope="session")
-async def stack(fuse: None, chromium: str) -> AsyncIterator[RunningStack]:
+def harness_settings() -> Mapping[str, str]:
+    """Settings that choose the harness tree of `stack`; without any, the installed one."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+async def stack(
+    fuse: None, chromium: str, harness_settings: Mapping[str, str]
+) -> AsyncIterator[RunningStack]:
+    """One for all tests of this folder: their files share the xdist group `ui`."""
     with short_directory() as directory:
-        settings = {"HOLDFAST_RUN_DIR": str(directory / "run")}
+        settings = {"HOLDFAST_RUN_DIR": str(directory / "run"), **harness_settings}
         async with running_stack(directory / "data", settings) as running:
             yield running
 
@@ -116,7 +131,7 @@ async def make_session(hf: Holdfast) -> AsyncIterator[MakeSession]:
 
 @pytest.fixture
 async def session(make_session: MakeSession) -> Session:
-    return await make_session(harness="pi")
+    return await make_session(**AGENT)
 
 
 @pytest.fixture

@@ -15,9 +15,10 @@ from client import Holdfast
 from contracts.bodies import Session
 from contracts.events import EventBase
 from tests.support.running_stack import RunningStack
+from tests.ui.hooks import Hook, find
 
 # A harness starts in some seconds, and this machine may be busy with other things.
-SECONDS = 60.0
+SECONDS = 120.0
 MS = SECONDS * 1000
 
 expect.set_options(timeout=MS)
@@ -25,8 +26,8 @@ expect.set_options(timeout=MS)
 
 async def send(page: Page, prompt: str) -> None:
     """Write a prompt and send it by the keyboard."""
-    await page.get_by_role("textbox", name="Prompt").fill(prompt)
-    await page.get_by_role("textbox", name="Prompt").press("Enter")
+    await find(page, Hook.PROMPT).fill(prompt)
+    await find(page, Hook.PROMPT).press("Enter")
 
 
 # A command of a turn that goes on until the test has seen enough.
@@ -38,11 +39,15 @@ async def let_go(hf: Holdfast, session: Session) -> None:
 
 
 def receipts(page: Page) -> Locator:
-    return page.get_by_role("region", name="Receipt")
+    return find(page, Hook.RECEIPT)
+
+
+def messages(page: Page, role: str) -> Locator:
+    return find(page, Hook.MESSAGE, role=role)
 
 
 def composer(page: Page) -> Locator:
-    return page.get_by_role("form", name="Next turn")
+    return find(page, Hook.COMPOSER)
 
 
 async def choose(page: Page, label: str, value: str) -> None:

@@ -10,8 +10,13 @@ from playwright.async_api import expect
 from client import Holdfast
 from contracts.bodies import Session
 from tests.ui.conftest import MakeSession, OpenPage
-from tests.ui.steps import UNTIL_LET_GO, choose, composer, let_go, receipts, send
+from tests.ui.hooks import Hook, find
+from tests.ui.steps import UNTIL_LET_GO, choose, composer, let_go, messages, receipts, send
 
+pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(300)]
+
+# Longer than any test: the turn ends because it is stopped.
+ENDLESS = "wait 600 seconds"
 HARNESSES = ("claude", "codex", "opencode", "pi")
 
 
@@ -19,18 +24,18 @@ async def test_a_session_is_made_in_the_form_and_named_by_its_first_prompt(
     open_page: OpenPage,
 ) -> None:
     page = await open_page()
-    await expect(page.get_by_role("heading", name="Sessions that hold fast")).to_be_visible()
+    await expect(find(page, Hook.WELCOME)).to_be_visible()
     await page.keyboard.press("n")
     dialog = page.get_by_role("dialog", name="New session")
     await dialog.get_by_role("radio", name=re.compile("^pi")).check()
     await expect(dialog.get_by_label("Permissions")).to_have_value("auto")
-    await expect(dialog.get_by_role("option", name=re.compile("cannot ask"))).to_be_disabled()
+    await expect(dialog.get_by_label("Permissions").locator("option[value=ask]")).to_be_disabled()
     await dialog.get_by_role("button", name="Create").click()
     await expect(page).to_have_url(re.compile(r"#/s/[0-9a-f-]{36}$"))
     await send(page, "say first words of a tale")
-    await expect(page.get_by_role("heading", name="first words of a tale")).to_be_visible()
+    await expect(find(page, Hook.SESSION_TITLE)).to_contain_text("first words of a tale")
     await expect(page.get_by_role("link", name=re.compile("first words"))).to_be_visible()
-    await expect(receipts(page)).to_contain_text("Safe in the store")
+    await expect(receipts(page)).to_have_attribute("data-tone", "good")
 
 
 @pytest.mark.parametrize("harness", HARNESSES)
@@ -40,17 +45,14 @@ async def test_a_turn_with_each_harness_is_watched_to_its_receipt(
     session = await make_session(harness=harness)
     page = await open_page(session)
     await send(page, f"write made by {harness} to made.txt\nrun: sha256sum made.txt")
-    strip = page.locator(".strip")
-    await expect(strip).to_contain_text("Not yet safe")
+    await expect(find(page, Hook.SAFETY, tone="warn")).to_contain_text("Not yet safe")
     await expect(receipts(page)).to_contain_text("Safe in the store 1 file")
-    await expect(strip).to_contain_text("Safe")
-    await expect(strip.locator(".safe")).to_have_class("safe good")
-    line = page.locator(".line").first
-    await expect(line).to_contain_text("new sandbox on local")
-    await expect(line).to_contain_text("mounted by")
-    tools = page.locator("section.tool")
-    await expect(tools.last).to_contain_text(re.compile("[0-9a-f]{64}"))
-    await expect(page.get_by_label("Files").get_by_text("made.txt").first).to_be_visible()
+    await expect(find(page, Hook.SAFETY, tone="good")).to_contain_text("Safe")
+    steps = find(page, Hook.ROW).filter(has=find(page, Hook.STEP)).first
+    await expect(find(steps, Hook.STEP, type="sandbox.ready", provider="local")).to_be_visible()
+    await expect(find(steps, Hook.STEP, type="mount.ready")).to_be_visible()
+    await expect(find(page, Hook.TOOL).last).to_contain_text(re.compile("[0-9a-f]{64}"))
+    await expect(find(page, Hook.FILE_ROWS).get_by_text("made.txt")).to_be_visible()
     await receipts(page).get_by_role("button").first.click()
     await expect(receipts(page)).to_contain_text("1 file changed in this turn")
 
@@ -60,38 +62,39 @@ async def test_a_reload_in_the_middle_and_a_second_tab_see_the_same_turn(
 ) -> None:
     page = await open_page(session)
     await send(page, f"run: echo tick; {UNTIL_LET_GO}; echo tock\nsay over")
-    await expect(page.locator("section.tool.running")).to_contain_text("tick")
+    await expect(find(page, Hook.TOOL, state="running")).to_contain_text("tick")
     await page.reload()
     second = await open_page(session)
     for each in (page, second):
-        await expect(each.locator("section.tool.running")).to_contain_text("tick")
-        await expect(each.locator(".strip")).to_contain_text("Working")
+        await expect(find(each, Hook.TOOL, state="running")).to_contain_text("tick")
+        await expect(find(each, Hook.LIVENESS, state="working")).to_contain_text("Working")
     await let_go(hf, session)
     for each in (page, second):
-        await expect(each.locator("section.tool")).to_contain_text("tock")
-        await expect(each.locator("article.assistant").last).to_contain_text("over")
+        await expect(find(each, Hook.TOOL)).to_contain_text("tock")
+        await expect(messages(each, "assistant").last).to_contain_text("over")
         await expect(receipts(each)).to_have_count(1)
-        await expect(each.locator("article.user")).to_have_count(1)
+        await expect(messages(each, "user")).to_have_count(1)
 
 
 async def test_a_running_turn_is_queued_behind_steered_and_stopped(
     open_page: OpenPage, session: Session
 ) -> None:
     page = await open_page(session)
-    await send(page, "wait 60 seconds")
+    await send(page, ENDLESS)
     await expect(composer(page).get_by_role("button", name="Stop")).to_be_visible()
     await send(page, "say from the queue")
-    queue = page.get_by_role("list", name="Queued turns")
+    queue = find(page, Hook.QUEUE)
     await expect(queue).to_contain_text("say from the queue")
-    await queue.get_by_role("button", name="Take out of the queue").click()
+    await queue.get_by_role("button").click()
     await expect(queue).to_have_count(0)
-    await composer(page).get_by_label("Prompt").fill("wait 50 seconds")
+    await composer(page).get_by_label("Prompt").fill(ENDLESS)
     await composer(page).get_by_role("button", name="Steer").click()
-    await expect(page.get_by_text("The turn was stopped")).to_have_count(1)
-    await expect(page.locator("article.user")).to_have_count(2)
-    await expect(page.locator(".strip")).to_contain_text("Working")
+    await expect(find(page, Hook.TURN_END, state="cancelled")).to_have_count(1)
+    await expect(find(page, Hook.TURN_END)).to_contain_text("The turn was stopped")
+    await expect(messages(page, "user")).to_have_count(2)
+    await expect(find(page, Hook.LIVENESS, state="working")).to_be_visible()
     await page.keyboard.press("Control+.")
-    await expect(page.get_by_text("The turn was stopped")).to_have_count(2)
+    await expect(find(page, Hook.TURN_END, state="cancelled")).to_have_count(2)
     await expect(composer(page).get_by_role("button", name="Send")).to_be_visible()
 
 
@@ -101,20 +104,22 @@ async def test_killed_and_gone_on_with_by_another_harness(
     page = await open_page(session)
     await send(page, "write kept to kept.txt\nremember the word is samphire")
     await expect(receipts(page)).to_have_count(1)
-    panel = page.get_by_role("region", name="Sandbox")
-    await panel.get_by_role("button", name="Kill it and watch").click()
-    await expect(page.locator(".strip")).to_contain_text("no sandbox")
-    await expect(panel).to_contain_text("No sandbox is running")
+    await find(page, Hook.KILL).click()
+    await expect(find(page, Hook.PLACE, provider="")).to_contain_text("no sandbox")
+    await expect(find(page, Hook.SANDBOX, state="none")).to_contain_text("No sandbox is running")
     await send(page, "read kept.txt back")
-    await expect(page.locator(".line").last).to_contain_text("resumed natively")
+    await expect(find(page, Hook.STEP, type="resume").last).to_have_attribute("data-rung", "native")
     await expect(receipts(page)).to_have_count(2)
     await choose(page, "Harness", "opencode")
     await send(page, "recall")
-    await expect(page.locator("article.user").last).to_contain_text("opencode on local")
-    await expect(page.locator(".line").last).to_contain_text("handed over with a briefing")
-    await expect(page.locator("article.assistant").last).to_contain_text("samphire")
+    agent = find(messages(page, "user").last, Hook.MESSAGE_AGENT)
+    await expect(agent).to_have_attribute("data-harness", "opencode")
+    await expect(agent).to_have_attribute("data-provider", "local")
+    resumed = find(page, Hook.STEP, type="resume").last
+    await expect(resumed).to_have_attribute("data-rung", "handoff")
+    await expect(messages(page, "assistant").last).to_contain_text("samphire")
     await expect(receipts(page)).to_have_count(3)
-    await expect(receipts(page).last).to_have_class("receipt good")
+    await expect(receipts(page).last).to_have_attribute("data-tone", "good")
 
 
 async def test_a_permission_is_answered_after_a_reload_and_from_another_tab(
@@ -123,15 +128,15 @@ async def test_a_permission_is_answered_after_a_reload_and_from_another_tab(
     session = await make_session(harness="claude", permissions="ask")
     page = await open_page(session)
     await send(page, "run: echo one > one.txt")
-    asked = page.get_by_role("group", name="Permission asked")
+    asked = find(page, Hook.PERMISSION)
     await expect(asked).to_contain_text("one.txt")
-    await expect(page.locator(".strip")).to_contain_text("Waiting for you")
+    await expect(find(page, Hook.LIVENESS, state="waiting")).to_contain_text("Waiting for you")
     await page.reload()
     second = await open_page(session)
     await expect(asked).to_be_visible()
-    other = second.get_by_role("group", name="Permission asked")
-    await other.locator("button.primary").click()
+    await find(second, Hook.PERMISSION_OPTION, kind="allow_once").click()
     for each in (page, second):
-        await expect(each.locator(".permission-done")).to_contain_text("Allowed in a browser")
+        answer = find(each, Hook.PERMISSION_ANSWER, allowed="true", by="page")
+        await expect(answer).to_contain_text("Allowed in a browser")
     await expect(asked).to_have_count(0)
-    await expect(receipts(page)).to_contain_text("Safe in the store 1 file")
+    await expect(receipts(page)).to_have_attribute("data-files", "1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.async_api import expect
 
 from client import Holdfast
@@ -9,12 +10,15 @@ from contracts.bodies import Session
 from contracts.events import Egress, Resume, TurnStarted
 from tests.support.running_stack import RunningStack
 from tests.ui.conftest import OpenPage
+from tests.ui.hooks import Hook, find
 from tests.ui.steps import put_events
+
+pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(300)]
 
 
 async def test_a_session_is_made_with_what_it_may_reach(open_page: OpenPage, hf: Holdfast) -> None:
     page = await open_page(expects="status of 400")
-    await page.get_by_role("button", name="New session").first.click()
+    await find(page, Hook.NEW_SESSION).click()
     dialog = page.get_by_role("dialog", name="New session")
     await expect(dialog.get_by_label("And these hosts")).to_have_count(0)
     await dialog.get_by_label("Title").fill("reaches little")
@@ -24,7 +28,7 @@ async def test_a_session_is_made_with_what_it_may_reach(open_page: OpenPage, hf:
     await expect(dialog.get_by_role("alert")).to_contain_text("egress_hosts")
     await dialog.get_by_label("And these hosts").fill("A.example, *.b.example")
     await dialog.get_by_role("button", name="Create").click()
-    await expect(page.get_by_text("egress allow")).to_be_visible()
+    await expect(find(page, Hook.PLACE)).to_have_attribute("data-egress", "allow")
     session = await hf.sessions.resolve("last")
     assert (session.title, session.egress) == ("reaches little", "allow")
     assert session.egress_hosts == ["a.example", "*.b.example"]
@@ -35,7 +39,7 @@ async def test_a_session_is_made_with_what_it_may_reach(open_page: OpenPage, hf:
     await expect(change.get_by_label("And these hosts")).to_have_value("a.example, *.b.example")
     await change.get_by_label("Egress").select_option("off")
     await change.get_by_role("button", name="Save").click()
-    await expect(page.get_by_text("egress allow")).to_have_count(0)
+    await expect(find(page, Hook.PLACE)).to_have_attribute("data-egress", "off")
     assert (await hf.sessions.get(session.id)).egress == "off"
     await page.close()  # it would ask for what is gone
     await hf.sessions.delete(session.id)
@@ -52,5 +56,7 @@ async def test_what_went_out_and_what_was_refused_are_thin_lines(
     started = TurnStarted(harness="pi", provider="local", egress="allow")
     await put_events(stack, session, [started, Resume(rung="new"), reached, refused])
     page = await open_page(session)
-    await expect(page.get_by_text("egress: pypi.org:443").first).to_be_visible()
-    await expect(page.get_by_text(f"egress refused: {hostile}").first).to_be_visible()
+    await expect(find(page, Hook.STEP).filter(has_text="egress: pypi.org:443")).to_be_visible()
+    await expect(
+        find(page, Hook.STEP).filter(has_text=f"egress refused: {hostile}")
+    ).to_be_visible()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.async_api import expect
 
 from client import Holdfast
@@ -20,7 +21,10 @@ from contracts.events import (
 )
 from tests.support.running_stack import RunningStack
 from tests.ui.conftest import OpenPage
-from tests.ui.steps import put_events, receipts, send
+from tests.ui.hooks import Hook, find
+from tests.ui.steps import messages, put_events, receipts, send
+
+pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(300)]
 
 SCRIPT = "<script>window.hacked = 1; alert(1)</script>"
 IMAGE = "<img src=x onerror='window.hacked = 2'>"
@@ -66,23 +70,22 @@ async def test_hostile_output_is_shown_as_text(
     await put_events(stack, session, _hostile())
     page = await open_page(session)
     await expect(receipts(page)).to_be_visible()
-    list_ = page.locator(".vlist")
-    await list_.evaluate("el => { el.scrollTop = 0 }")
-    answer = page.locator("article.assistant").first
+    transcript = find(page, Hook.TRANSCRIPT)
+    await transcript.evaluate("el => { el.scrollTop = 0 }")
+    answer = messages(page, "assistant").first
     await expect(answer).to_contain_text(SCRIPT)
     await expect(answer).to_contain_text(IMAGE)
     await expect(answer).to_contain_text("⟨U+202E⟩gnp.exe")
     await expect(answer).to_contain_text("NUL ␀, bell ␇")
     assert await page.locator("a[href^=javascript], article img, article iframe").count() == 0
-    await page.locator(".thought button").click()
-    tools = page.locator("section.tool")
+    await find(page, Hook.THOUGHT).get_by_role("button").click()
+    tools = find(page, Hook.TOOL)
     await expect(tools.first).to_contain_text(SCRIPT)
-    await expect(tools.first.locator("[aria-label=Output]")).to_contain_text("XXXX")
-    await tools.first.locator(".tool-head").click()
+    await expect(find(tools.first, Hook.TOOL_OUTPUT)).to_contain_text("XXXX")
+    await find(tools.first, Hook.TOOL_INPUT).click()
     await expect(tools.first.locator("pre").first).to_contain_text(IMAGE)
     assert await page.evaluate("window.hacked") is None
-    heading = page.get_by_role("heading", name=SCRIPT + IMAGE)
-    await expect(heading).to_be_visible()
+    await expect(find(page, Hook.SESSION_TITLE)).to_have_text(SCRIPT + IMAGE)
 
 
 async def test_a_line_of_five_megabytes_is_folded_and_unfolds_by_steps(
@@ -92,7 +95,7 @@ async def test_a_line_of_five_megabytes_is_folded_and_unfolds_by_steps(
     result = ToolResult(tool_call_id="1", status="completed", output=LONG)
     await put_events(stack, session, [TurnStarted(harness="pi", provider="local"), call, result])
     page = await open_page(session)
-    output = page.locator("section.tool .output")
+    output = find(page, Hook.TOOL_OUTPUT)
     await expect(output).to_contain_text("5.0 MB more")
     assert len(await output.locator("pre").inner_text()) < 10_000
     await output.get_by_role("button", name="Show output").click()
@@ -108,7 +111,8 @@ async def test_a_real_command_that_prints_markup_and_colours_is_shown_as_text(
     page = await open_page(session)
     await send(page, rf"run: printf '{SCRIPT}\n\033[31mred\033[0m \377\376 broken\n'")
     await expect(receipts(page)).to_be_visible()
-    output = page.locator("section.tool .output")
+    output = find(page, Hook.TOOL_OUTPUT)
     await expect(output).to_contain_text(SCRIPT)
-    await expect(output.locator(".a-f1")).to_have_text("red")
+    plain = await output.locator("pre").evaluate("el => getComputedStyle(el).color")
+    await expect(output.get_by_text("red", exact=True)).not_to_have_css("color", plain)
     assert await page.evaluate("window.hacked") is None

@@ -9,6 +9,7 @@ from pathlib import Path
 from stack.install.binaries import find_node
 from stack.settings import Settings
 from tests.support.paths import ROOT
+from tests.ui.hooks import Hook
 
 PURE = Path(__file__).parent / "pure"
 STATIC = ROOT / "api" / "static"
@@ -34,6 +35,13 @@ def test_nothing_in_the_page_makes_markup_of_text() -> None:
     for path in STATIC.rglob("*.js"):
         if path.parent.name != "vendor":
             assert re.search(forbidden, path.read_text()) is None, path.name
+
+
+def test_every_hook_of_the_tests_is_set_by_the_page_and_no_other() -> None:
+    pattern = r"""\b(?:data-test|test)"?(?:=|: )"([a-z-]+)\""""
+    texts = [path.read_text() for path in STATIC.rglob("*.js") if path.parent.name != "vendor"]
+    found = {name for text in texts for name in re.findall(pattern, text)}
+    assert found == set(Hook)
 
 
 def test_our_modules_are_short() -> None:

@@ -11,8 +11,11 @@ from client import Holdfast
 from contracts.bodies import Session
 from tests.support.running_stack import RunningStack
 from tests.ui.conftest import OpenPage
-from tests.ui.steps import composer, send
+from tests.ui.hooks import Hook, find
+from tests.ui.steps import composer, receipts, send
 from tests.ui.test_files import close_file, open_file
+
+pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(300)]
 
 REASON = 'The token "viewer" may only read.'
 
@@ -37,17 +40,17 @@ async def test_a_reader_sees_a_session_and_can_change_nothing_of_it(
 ) -> None:
     await hf.files.put(session.id, "there.txt", b"there")
     page = await open_page(session)
-    await expect(page.get_by_text("Logged in as owner (admin)")).to_be_visible()
-    await expect(page.get_by_role("textbox", name="Prompt")).to_be_enabled()
+    await expect(find(page, Hook.LOGIN, name="owner", role="admin")).to_be_visible()
+    await expect(find(page, Hook.PROMPT)).to_be_enabled()
 
     await logged_in(page, stack, viewer, session)
-    await expect(page.get_by_text("Logged in as viewer")).to_be_visible()
-    await expect(page.get_by_text(REASON)).to_be_visible()
-    prompt = page.get_by_role("textbox", name="Prompt")
+    login = find(page, Hook.LOGIN, name="viewer", role="read")
+    await expect(login).to_contain_text(REASON)
+    prompt = find(page, Hook.PROMPT)
     await expect(prompt).to_be_disabled()
     await expect(prompt).to_have_attribute("title", f'{REASON} This needs one with the role "run".')
     await expect(composer(page).get_by_role("button", name="Send")).to_be_disabled()
-    await expect(page.get_by_role("button", name="New session")).to_be_disabled()
+    await expect(find(page, Hook.NEW_SESSION)).to_be_disabled()
     await open_file(page, "there.txt")
     await close_file(page)
     for name in ("Upload", "New folder", "Rename", "Delete"):
@@ -72,5 +75,5 @@ async def test_a_reader_follows_what_others_do(
     working = await open_page(session)
     await send(working, "say good morning")
     await expect(watching.get_by_text("good morning").first).to_be_visible()
-    await expect(watching.get_by_role("region", name="Receipt")).to_be_visible()
-    await expect(watching.get_by_role("button", name="Kill it and watch")).to_be_disabled()
+    await expect(receipts(watching)).to_be_visible()
+    await expect(find(watching, Hook.KILL)).to_be_disabled()

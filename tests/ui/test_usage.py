@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.async_api import expect
 
 from client import Holdfast
 from contracts.bodies import Budget
 from tests.ui.conftest import OpenPage
-from tests.ui.steps import receipts, send
+from tests.ui.hooks import Hook, find
+from tests.ui.steps import messages, receipts, send
+
+pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(300)]
 
 
 async def test_a_budget_is_given_in_the_form_runs_out_and_is_raised(
@@ -25,13 +29,13 @@ async def test_a_budget_is_given_in_the_form_runs_out_and_is_raised(
     session_id = page.url.rsplit("/", 1)[-1]
     assert (await hf.sessions.get(session_id)).budget == Budget(tokens=1)
     await send(page, "write a to a.txt")
-    end = page.locator(".end")
+    end = find(page, Hook.TURN_END)
     await expect(end).to_contain_text(re.compile("The session's budget is spent: [0-9,]+ of 1"))
     await expect(end).to_contain_text("in the page")
     await expect(receipts(page)).to_contain_text(re.compile(r"proven in .* tokens · \$0\.00"))
-    models = page.locator(".strip .used")
+    models = find(page, Hook.USAGE)
     await expect(models).to_contain_text("of 1 token")
-    await expect(models.locator("b")).to_have_class("tone-bad")
+    await expect(models).to_have_attribute("data-tone", "bad")
 
     await page.get_by_role("button", name="Session menu").click()
     await page.get_by_role("menuitem", name="Budget…").click()
@@ -43,6 +47,6 @@ async def test_a_budget_is_given_in_the_form_runs_out_and_is_raised(
     await expect(models).to_contain_text("$0.00 of $2.50")
     assert (await hf.sessions.get(session_id)).budget == Budget(cost=2.5)
     await send(page, "say fine")
-    await expect(page.locator("article.assistant").last).to_contain_text("fine")
+    await expect(messages(page, "assistant").last).to_contain_text("fine")
     await page.close()  # it would ask for what is gone
     await hf.sessions.delete(session_id)

@@ -2,7 +2,7 @@
 
 import { bytes, count, duration } from "./text.js";
 
-/** @typedef {{text: string, tone: ""|"good"|"warn"|"bad", detail: string}} Step */
+/** @typedef {{text: string, tone: ""|"good"|"warn"|"bad", detail: string, at: string, event: any}} Step */
 
 const RUNGS = {
   new: "new conversation",
@@ -54,11 +54,11 @@ export function steps(events) {
   events.forEach((event, i) => {
     if (event.type === "sandbox.creating") {
       const later = events.slice(i + 1).some((each) => each.type.startsWith("sandbox."));
-      if (!later) out.push({ text: `starting a sandbox on ${event.provider}`, tone: "warn", detail: "", at: event.at });
+      if (!later) out.push({ text: `starting a sandbox on ${event.provider}`, tone: "warn", detail: "", at: event.at, event });
       return;
     }
     const [text, tone, detail] = STEPS[event.type](event);
-    out.push({ text, tone, detail: detail ?? "", at: event.at });
+    out.push({ text, tone, detail: detail ?? "", at: event.at, event });
   });
   return out;
 }

@@ -79,7 +79,7 @@ function block(token, depth) {
 function table(token, depth) {
   const cell = (tag) => (each, i) =>
     h(tag, { class: token.align[i] ? `to-${token.align[i]}` : null }, inline(each.tokens, depth));
-  return h("div", { class: "table", tabIndex: 0 }, h("table", null,
+  return h("div", { class: "table", "data-test": "wide", tabIndex: 0 }, h("table", null,
     h("thead", null, h("tr", null, token.header.map(cell("th")))),
     h("tbody", null, token.rows.map((row) => h("tr", null, row.map(cell("td")))))));
 }

@@ -49,9 +49,9 @@ export function Composer({ session, transcript }) {
   };
   const pick = (name) => (event) => setChosen({ ...chosen, [name]: event.target.value });
 
-  return html`<form class="composer" onSubmit=${(e) => { e.preventDefault(); send(running ? "queue" : "send"); }} aria-label="Next turn">
+  return html`<form class="composer" data-test="composer" onSubmit=${(e) => { e.preventDefault(); send(running ? "queue" : "send"); }} aria-label="Next turn">
     <${Queue} session=${session} />
-    <textarea id="prompt" rows="2" aria-label="Prompt" placeholder=${bar().title ?? (running ? "Queue the next prompt, or steer this turn" : "What shall the agent do?")}
+    <textarea id="prompt" data-test="prompt" rows="2" aria-label="Prompt" placeholder=${bar().title ?? (running ? "Queue the next prompt, or steer this turn" : "What shall the agent do?")}
       value=${text} onInput=${(e) => write(e.target.value)} onKeyDown=${onKeyDown} ...${bar()}></textarea>
     <div class="composer-row">
       <div class="composer-choices">
@@ -97,7 +97,7 @@ function Queue({ session }) {
     await refreshSession();
     await refreshQueue();
   });
-  return html`<ol class="queue" aria-label="Queued turns">${queued.map((turn) => html`<li>
+  return html`<ol class="queue" data-test="queue" aria-label="Queued turns">${queued.map((turn) => html`<li>
     <span class="tag">queued</span> <span class="queue-text" dir="auto">${shown(turn.prompt.slice(0, 200))}</span> <span class="meta">${turn.harness}</span>
     <${IconButton} icon="close" label="Take out of the queue" onClick=${drop(turn)} ...${bar()} /></li>`)}</ol>`;
 }

@@ -16,7 +16,7 @@ export function Conversation() {
   const { session, transcript, sessionError } = state;
   if (sessionError) {
     return html`<main class="conversation"><${Trouble} error=${sessionError} again=${sessionError.status === 404 ? null : reload} />
-      <p class="center"><a href="#/">All sessions</a></p></main>`;
+      <p class="center"><a href="#/" data-test="all-sessions">All sessions</a></p></main>`;
   }
   if (!session || !transcript) return html`<main class="conversation"><${Skeleton} /></main>`;
   return html`<main class="conversation" aria-label="Conversation">
@@ -42,7 +42,7 @@ function Head({ session, transcript }) {
   return html`<header class="head">
     <div class="head-title">
       ${name === null
-        ? html`<h1 dir="auto" title=${bar().title ?? "Rename"} onDblClick=${() => bar().disabled || setName(session.title)}>${shown(titleOf(session))}</h1>`
+        ? html`<h1 dir="auto" data-test="session-title" title=${bar().title ?? "Rename"} onDblClick=${() => bar().disabled || setName(session.title)}>${shown(titleOf(session))}</h1>`
         : html`<form onSubmit=${save}><input aria-label="Title" maxlength="200" value=${name} autofocus ref=${(el) => el && document.activeElement !== el && el.focus()}
             onInput=${(e) => setName(e.target.value)} onBlur=${save} onKeyDown=${(e) => e.key === "Escape" && setName(null)} /></form>`}
       <${Menu} label="Session menu" items=${[
@@ -63,23 +63,23 @@ function Strip({ session, transcript }) {
   const running = transcript.fold.running ?? null;
   const turn = running ?? session.last_turn;
   const safe = safety(session, running);
-  const live = !link.up ? ["bad", "Offline", "the api does not answer"]
-    : transcript.atEnd && !transcript.live ? ["warn", "Connecting", ""]
-    : session.waiting ? ["warn", "Waiting for you", count(session.waiting, "permission")]
-    : running ? ["warn", "Working", running.harness]
-    : ["calm", "Live", "every event as it happens"];
+  const live = !link.up ? ["bad", "Offline", "the api does not answer", "offline"]
+    : transcript.atEnd && !transcript.live ? ["warn", "Connecting", "", "connecting"]
+    : session.waiting ? ["warn", "Waiting for you", count(session.waiting, "permission"), "waiting"]
+    : running ? ["warn", "Working", running.harness, "working"]
+    : ["calm", "Live", "every event as it happens", "live"];
   return html`<dl class="strip">
-    <div><dt>Runs on</dt><dd><span class=${`dot ${sandbox ? "calm" : ""}`}></span><b>${sandbox ? sandbox.provider : "no sandbox"}</b>
+    <div data-test="place" data-provider=${sandbox?.provider ?? ""} data-egress=${session.egress ?? null}><dt>Runs on</dt><dd><span class=${`dot ${sandbox ? "calm" : ""}`}></span><b>${sandbox ? sandbox.provider : "no sandbox"}</b>
       <span class="strip-more">${sandbox ? `${turn?.harness ?? session.harness} · since ${ago(sandbox.created_at) || "now"}` : `next: ${turn?.harness ?? session.harness} on ${turn?.provider ?? session.provider}`}${session.egress && session.egress !== "off" ? ` · egress ${session.egress}` : ""}</span></dd></div>
-    <div><dt>State</dt><dd role="status"><span class=${`dot ${live[0]} ${running && link.up ? "pulse" : ""}`}></span><b>${live[1]}</b> <span class="strip-more">${live[2]}</span></dd></div>
-    <div class=${`safe ${safe.tone}`}><dt>Files</dt><dd><span class=${`dot ${safe.tone}`}></span><b>${safe.word}</b> <span class="strip-more">${safe.text}</span></dd></div>
+    <div data-test="liveness" data-state=${live[3]}><dt>State</dt><dd role="status"><span class=${`dot ${live[0]} ${running && link.up ? "pulse" : ""}`}></span><b>${live[1]}</b> <span class="strip-more">${live[2]}</span></dd></div>
+    <div class=${`safe ${safe.tone}`} data-test="safety" data-tone=${safe.tone}><dt>Files</dt><dd><span class=${`dot ${safe.tone}`}></span><b>${safe.word}</b> <span class="strip-more">${safe.text}</span></dd></div>
     ${(session.usage.requests > 0 || session.budget) && html`<${Used} session=${session} />`}
   </dl>`;
 }
 
 function Used({ session }) {
   const { word, text, tone } = used(session);
-  return html`<div class="used"><dt>Models</dt><dd title=${whole(session.usage)}><span class=${`dot ${tone}`}></span><b class=${tone && `tone-${tone}`}>${word}</b> <span class="strip-more">${text}</span></dd></div>`;
+  return html`<div class="used" data-test="usage" data-tone=${tone}><dt>Models</dt><dd title=${whole(session.usage)}><span class=${`dot ${tone}`}></span><b class=${tone && `tone-${tone}`}>${word}</b> <span class="strip-more">${text}</span></dd></div>`;
 }
 
 function Body({ session, transcript }) {
@@ -100,7 +100,7 @@ function Body({ session, transcript }) {
     ${transcript.busy && html`<p class="paging"><${Spinner} label="Loading" /></p>`}
     <${VirtualList} items=${items} stamp=${transcript.generation} row=${(item) => html`<${Row} item=${item} />`} label="Transcript"
       older=${() => transcript.older()} newer=${() => transcript.newer()} target=${target} follows=${transcript.atEnd} />
-    <button type="button" class="latest" onClick=${latest}><${Icon} name="down" /> Latest</button>
+    <button type="button" class="latest" data-test="latest" onClick=${latest}><${Icon} name="down" /> Latest</button>
   </div>`;
 }
 

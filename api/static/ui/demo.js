@@ -34,9 +34,9 @@ export default function Demo() {
   }, []);
   const box = useRef(null);
   useEffect(() => box.current.scrollTo({ top: box.current.scrollHeight }), [steps.length, over]);
-  return html`<aside class="demo" ref=${box} aria-label="Demo"><header><h2><${Icon} name="play" /> Show me</h2>
+  return html`<aside class="demo" data-test="demo" data-state=${over ? "over" : "playing"} ref=${box} aria-label="Demo"><header><h2><${Icon} name="play" /> Show me</h2>
       <${IconButton} icon="close" label="Close the demo" onClick=${() => update({ demo: false })} /></header>
-    <ol role="log" aria-live="polite">${steps.map((step) => html`<li class=${step.tone}>${step.now && !over ? html`<span class="spinner" aria-hidden="true"></span>` : html`<${Icon} name=${step.tone === "bad" ? "cross" : "check"} />`}
+    <ol role="log" aria-live="polite">${steps.map((step) => html`<li class=${step.tone} data-test="demo-step" data-tone=${step.tone}>${step.now && !over ? html`<span class="spinner" aria-hidden="true"></span>` : html`<${Icon} name=${step.tone === "bad" ? "cross" : "check"} />`}
       <span>${shown(step.text)}${step.detail && html`<span class="meta">${shown(step.detail)}</span>`}</span></li>`)}
       ${!steps.length && html`<li><${Spinner} label="Beginning" /></li>`}</ol></aside>`;
 }

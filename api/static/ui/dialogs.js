@@ -135,12 +135,12 @@ function Sandboxes() {
   return html`<${Dialog} title="Sandboxes" wide>
     ${!told ? html`<${Spinner} label="Asking the providers" />` : told.error ? html`<${Trouble} error=${told.error} again=${load} />` : html`
     ${!told.sandboxes.length && html`<${Empty} title="No sandbox is running"><p>One is started when a turn needs it.</p><//>`}
-    ${told.sandboxes.length > 0 && html`<div class="table" tabindex="0"><table><thead><tr><th>Session</th><th>Provider</th><th>State</th><th>Since</th><th>Memory</th><th>Warm until</th><th></th></tr></thead>
+    ${told.sandboxes.length > 0 && html`<div class="table" data-test="wide" tabindex="0"><table><thead><tr><th>Session</th><th>Provider</th><th>State</th><th>Since</th><th>Memory</th><th>Warm until</th><th></th></tr></thead>
       <tbody>${told.sandboxes.map((box) => html`<tr><td><button class="link" onClick=${() => go(`#/s/${box.session_id}`)}>${shown(box.title || box.session_id.slice(-8))}</button></td><td>${box.provider}</td>
         <td>${box.in_use ? html`<span class="tone-warn">in a turn</span>` : box.state}</td><td>${ago(box.created_at)}</td><td>${bytes(box.memory)}</td>
         <td>${box.warm_until ? clock(box.warm_until) : ""}</td>
         <td class="buttons"><button onClick=${act("kill", box)} ...${bar()}>Kill</button><button disabled=${box.in_use} onClick=${act("destroy", box)} ...${bar()}>Destroy</button></td></tr>`)}</tbody></table></div>`}
-    <p class=${told.leaks.length ? "tone-bad" : "meta"}>${told.leaks.length ? `${count(told.leaks.length, "leak")}: sandboxes that nothing answers for` : "No leaks: nothing lives that nothing answers for."}</p>
+    <p class=${told.leaks.length ? "tone-bad" : "meta"} data-test="leaks" data-count=${told.leaks.length}>${told.leaks.length ? `${count(told.leaks.length, "leak")}: sandboxes that nothing answers for` : "No leaks: nothing lives that nothing answers for."}</p>
     ${told.leaks.length > 0 && html`<ul class="plain-list">${told.leaks.map((leak) => html`<li>${leak.provider} <code>${leak.sandbox_id}</code>: ${leak.reason}</li>`)}</ul>`}`}
   <//>`;
 }

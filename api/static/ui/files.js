@@ -44,7 +44,7 @@ export function Files({ sid }) {
     changed();
   };
   const unsafe = live ? rows.filter((row) => row.kind === "removed" || row.entry?.durable === false).length : 0;
-  return html`<section class=${`files ${over ? "over" : ""}`} aria-label="Files" onDragOver=${(e) => { e.preventDefault(); setOver(true); }} onDragLeave=${() => setOver(false)} onDrop=${drop}>
+  return html`<section class=${`files ${over ? "over" : ""}`} data-test="files" aria-label="Files" onDragOver=${(e) => { e.preventDefault(); setOver(true); }} onDragLeave=${() => setOver(false)} onDrop=${drop}>
     <header class="files-head"><h2>Files</h2>
       <div class="segments" role="group" aria-label="View">
         <button type="button" aria-pressed=${!live} onClick=${() => setLive(false)} title="What the store has">Durable</button>
@@ -53,7 +53,7 @@ export function Files({ sid }) {
     <${Toolbar} sid=${sid} live=${live} selected=${selected} folder=${folder} changed=${changed} clear=${() => setSelected(null)} />
     ${unsafe > 0 && html`<p class="files-note tone-warn">${count(unsafe, "file")} here not yet durable: the turn's receipt will tell.</p>`}
     ${root?.state === "failed" && !rows.some((row) => row.kind === "entry") ? html`<${Trouble} error=${root.error} again=${changed} />`
-      : !rows.length ? (root?.state === "loading" ? html`<p class="pad"><${Spinner} label="Loading" /></p>` : html`<${Empty} title="No files yet"><p>What the agent writes appears here. Drop files to add your own.</p><//>`)
+      : !rows.length ? (root?.state === "loading" ? html`<p class="pad"><${Spinner} label="Loading" /></p>` : html`<${Empty} title="No files yet" test="no-files"><p>What the agent writes appears here. Drop files to add your own.</p><//>`)
       : html`<${Rows} rows=${rows} tree=${tree} live=${live} selected=${selected} select=${setSelected} />`}
     ${over && html`<p class="drop">Drop to upload into <b>${folder || "the workspace"}</b></p>`}
   </section>`;
@@ -77,9 +77,9 @@ function Rows({ rows, tree, live, selected, select }) {
     all[all.indexOf(document.activeElement) + step]?.focus();
     event.preventDefault();
   };
-  return html`<div class="rows" ref=${box} onScroll=${(e) => setTop(e.target.scrollTop)} onKeyDown=${move} data-count=${rows.length}>
+  return html`<div class="rows" data-test="file-rows" ref=${box} onScroll=${(e) => setTop(e.target.scrollTop)} onKeyDown=${move} data-count=${rows.length}>
     <ul style=${{ height: `${rows.length * ROW}px` }}>${rows.slice(from, to).map((row, i) => html`
-      <li key=${row.key} style=${{ top: `${(from + i) * ROW}px`, paddingInlineStart: `${row.depth * 14 + 6}px` }}><${FileRow} row=${row} tree=${tree} live=${live} on=${selected?.path === row.key} select=${select} /></li>`)}</ul>
+      <li key=${row.key} data-test="file-row" data-kind=${row.kind} data-durable=${row.entry?.durable ?? null} style=${{ top: `${(from + i) * ROW}px`, paddingInlineStart: `${row.depth * 14 + 6}px` }}><${FileRow} row=${row} tree=${tree} live=${live} on=${selected?.path === row.key} select=${select} /></li>`)}</ul>
   </div>`;
 }
 
@@ -129,7 +129,7 @@ function Toolbar({ sid, live, selected, folder, changed, clear }) {
   const url = !selected ? `/sessions/${sid}/zip` : selected.kind === "directory" ? `/sessions/${sid}/zip${query({ path: selected.path })}`
     : `${fileUrl(sid, selected.path, live)}${live ? "&" : "?"}download=true`;
   return html`<div class="toolbar" role="toolbar" aria-label="File actions">
-    <input ref=${input} type="file" multiple hidden onChange=${pick} aria-label="Files to upload" />
+    <input ref=${input} type="file" data-test="upload" multiple hidden onChange=${pick} aria-label="Files to upload" />
     <button type="button" onClick=${() => input.current.click()} title=${`Upload into ${folder || "the workspace"}`} ...${bar()}><${Icon} name="up" /> Upload</button>
     <${IconButton} icon="folder" label="New folder" onClick=${newFolder} ...${bar()} />
     <a class="icon-button" href=${url} download aria-label=${selected ? `Download ${selected.name}` : "Download everything as a zip"} title=${selected ? "Download" : "Download everything as a zip"}><${Icon} name="download" /></a>

@@ -31,15 +31,15 @@ function User({ item, turn }) {
   const { head, left } = clip(item.text, 40, 6000);
   const [open, setOpen] = useOpen(item.key);
   const how = turn?.harness ? `${turn.harness} on ${turn.provider}` : "";
-  return html`<article class="user" aria-label="You">
+  return html`<article class="user" data-test="message" data-role="user" aria-label="You">
     <div class="user-text" dir="auto">${shown(open ? item.text : head)}${left > 0 && html`<button type="button" class="link" onClick=${() => setOpen(!open)}>${open ? "Show less" : "Show all"}</button>`}</div>
-    <p class="meta"><time datetime=${item.at}>${clock(item.at)}</time>${how && ` · ${how}`}${turn?.model && ` · ${turn.model}`}${turn?.permissions === "ask" && " · asks first"}</p>
+    <p class="meta"><time datetime=${item.at}>${clock(item.at)}</time>${how && html`<span data-test="message-agent" data-harness=${turn.harness} data-provider=${turn.provider}> · ${how}</span>`}${turn?.model && ` · ${turn.model}`}${turn?.permissions === "ask" && " · asks first"}</p>
   </article>`;
 }
 
 function Assistant({ item }) {
   const body = useMemo(() => markdown(item.text), [item.text]);
-  return html`<article class="assistant" aria-label="Assistant">
+  return html`<article class="assistant" data-test="message" data-role="assistant" aria-label="Assistant">
     <div class="md" dir="auto">${body}</div>
     <div class="hover"><${Copy} text=${item.text} label="Copy message" /></div>
   </article>`;
@@ -48,7 +48,7 @@ function Assistant({ item }) {
 function Thought({ item }) {
   const [open, setOpen] = useOpen(item.key);
   const line = clip(item.text.trim(), 1, 90);
-  return html`<div class="thought">
+  return html`<div class="thought" data-test="thought">
     <button type="button" class="fold" aria-expanded=${open} onClick=${() => setOpen(!open)}>
       <${Icon} name="bulb" /><span class="fold-title">Thought</span>${!open && html`<span class="fold-line" dir="auto">${shown(line.head)}${line.left > 0 ? "…" : ""}</span>`}
     </button>
@@ -72,7 +72,7 @@ function Line({ item }) {
   if (!all.length) return null;
   return html`<div class="line">
     <button type="button" class="line-steps" aria-expanded=${open} title="Details" onClick=${() => setOpen(!open)}>
-      ${all.map((step, i) => html`${i > 0 && html`<span class="sep" aria-hidden="true">·</span>`}<span class=${`step ${step.tone}`}>${shown(step.text)}</span> `)}
+      ${all.map((step, i) => html`${i > 0 && html`<span class="sep" aria-hidden="true">·</span>`}<span class=${`step ${step.tone}`} data-test="step" data-type=${step.event.type} data-provider=${step.event.provider ?? null} data-rung=${step.event.rung ?? null}>${shown(step.text)}</span> `)}
     </button>
     ${open && html`<dl class="line-details">${all.map((step) => html`<dt><time>${clock(step.at)}</time> ${shown(step.text)}</dt>${step.detail && html`<dd>${shown(step.detail)}</dd>`}`)}</dl>`}
   </div>`;
@@ -82,7 +82,7 @@ const ENDS = { failed: "The turn failed", interrupted: "The turn was interrupted
 
 function End({ item }) {
   const why = item.error ? item.error.message : item.reason;
-  return html`<div class=${`end ${item.state === "cancelled" ? "warn" : "bad"}`} role="note">
+  return html`<div class=${`end ${item.state === "cancelled" ? "warn" : "bad"}`} role="note" data-test="turn-end" data-state=${item.state}>
     <${Icon} name=${item.state === "cancelled" ? "stop" : "cross"} />
     <p><strong>${ENDS[item.state]}${why ? ":" : "."}</strong> ${shown(why ?? "")} <span class="meta">${shown(item.error?.hint ?? "")}</span></p>
   </div>`;

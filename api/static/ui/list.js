@@ -67,10 +67,10 @@ export function VirtualList({ items, stamp, row, older, newer, target, label, fo
   // what the reader opens grows downwards, also at the end
   const onClick = () => hear(it, box.current, false);
 
-  return html`<div class="vlist" ref=${box} onScroll=${onScroll} onClick=${onClick} role="log" aria-label=${label} tabindex="0"
+  return html`<div class="vlist" data-test="transcript" ref=${box} onScroll=${onScroll} onClick=${onClick} role="log" aria-label=${label} tabindex="0"
       data-first=${from} data-rows=${to - from} data-items=${items.length} data-away=${away ? 1 : 0}>
     <div style=${{ height: `${it.heights.offset(from)}px` }}></div>
-    <div ref=${rows}>${items.slice(from, to).map((item) => html`<div class="vrow" key=${item.key} data-seq=${item.key}
+    <div ref=${rows}>${items.slice(from, to).map((item) => html`<div class="vrow" data-test="transcript-row" key=${item.key} data-seq=${item.key}
       data-target=${target !== null && item.key === it.found ? 1 : null}>${row(item)}</div>`)}</div>
     <div style=${{ height: `${Math.max(0, total - it.heights.offset(to))}px` }}></div>
   </div>`;

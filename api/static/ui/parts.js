@@ -38,7 +38,7 @@ export function Elapsed({ since }) {
 }
 
 /** Nothing there, still loading, or failed: never a blank. */
-export const Empty = ({ title, children }) => html`<div class="empty"><p class="empty-title">${title}</p>${children}</div>`;
+export const Empty = ({ title, children, test = null }) => html`<div class="empty" data-test=${test}><p class="empty-title">${title}</p>${children}</div>`;
 
 export const Trouble = ({ error, again }) => html`<div class="trouble" role="alert">
   <p><strong>${error.message}</strong> ${error.hint}</p>

@@ -17,7 +17,7 @@ export function Permission({ item }) {
   const allowed = /^allow/.test(answered?.kind ?? item.options.find((each) => (each.option_id ?? each.optionId) === answered?.option_id)?.kind ?? "");
   if (answered || item.over) {
     const by = answered ? BY[answered.by] ?? `by ${answered.by}` : BY.turn;
-    return html`<p class="permission-done"><${Icon} name=${allowed ? "check" : "cross"} />
+    return html`<p class="permission-done" data-test="permission-answer" data-allowed=${allowed ? "true" : "false"} data-by=${answered?.by ?? "turn"}><${Icon} name=${allowed ? "check" : "cross"} />
       <span>${allowed ? "Allowed" : "Not allowed"} ${by}${answered && ` at ${clock(answered.at)}`}: ${shown(item.title || event.kind || "a tool")}${answered?.option_id && answered.by !== "auto" ? ` (${shown(String(name(answered.option_id)))})` : ""}</span></p>`;
   }
   const answer = (option) => async () => {
@@ -31,10 +31,10 @@ export function Permission({ item }) {
     }
   };
   const what = toolSummary(event.input);
-  return html`<section class="permission" aria-label="Permission asked" role="group">
+  return html`<section class="permission" data-test="permission" aria-label="Permission asked" role="group">
     <p class="permission-title"><span class="dot warn"></span><strong>May it do this?</strong> <span>${shown(item.title || "")}</span></p>
     ${what && what !== item.title && html`<pre class="code" tabindex="0"><code>${shown(what.slice(0, 20_000))}</code></pre>`}
     <p class="buttons">${item.options.map((option) => html`
-      <button type="button" class=${/^allow_once/.test(option.kind) ? "primary" : ""} disabled=${busy} onClick=${answer(option)} ...${bar()}>${shown(String(option.name ?? option.option_id))}</button>`)}</p>
+      <button type="button" class=${/^allow_once/.test(option.kind) ? "primary" : ""} data-test="permission-option" data-kind=${option.kind} disabled=${busy} onClick=${answer(option)} ...${bar()}>${shown(String(option.name ?? option.option_id))}</button>`)}</p>
   </section>`;
 }

@@ -20,7 +20,7 @@ export function Preview() {
   const url = fileUrl(sid, path, live);
   const name = path.split("/").pop();
   return html`<${Dialog} title=${shown(name)} wide close=${() => update({ preview: null })}>
-    <p class="preview-bar"><code>${shown(path)}</code> ${live ? html`<span class="tag warn">live view</span>` : html`<span class="tag">from the store</span>`}
+    <p class="preview-bar"><code data-test="preview-path">${shown(path)}</code> ${live ? html`<span class="tag warn">live view</span>` : html`<span class="tag">from the store</span>`}
       <${Copy} text=${path} label="Copy the path" /><a class="button" href=${`${url}${live ? "&" : "?"}download=true`} download=${name}><${Icon} name="download" /> Download</a></p>
     <div class="preview">${kind === "image" ? html`<${Picture} url=${url} name=${name} />` : kind === "pdf" ? html`<${Pdf} url=${url} name=${name} />`
       : html`<${Bytes} url=${url} live=${live} kind=${kind} path=${path} key=${url} />`}</div>
@@ -73,17 +73,17 @@ function Bytes({ url, live, kind, path }) {
   if (data.error) return html`<${Trouble} error=${data.error} again=${() => load(0)} />`;
   const left = data.total == null ? 0 : data.total - data.bytes.length;
   const formatted = kind === "markdown" || kind === "csv";
-  return html`<p class="meta">${bytes(data.total ?? data.bytes.length)}${left > 0 ? `, the first ${bytes(data.bytes.length)} shown` : ""}
+  return html`<p class="meta" data-test="preview-size" data-shown=${data.bytes.length} data-total=${data.total}>${bytes(data.total ?? data.bytes.length)}${left > 0 ? `, the first ${bytes(data.bytes.length)} shown` : ""}
       ${formatted && html` · <button type="button" class="link" onClick=${() => setRaw(!raw)}>${raw ? "Formatted" : "Source"}</button>`}</p>
     <${Content} data=${data.bytes} kind=${raw ? "bytes" : kind} path=${path} />
-    ${left > 0 && !live && html`<p><button type="button" disabled=${busy} onClick=${() => load(data.bytes.length)}>Show the next ${bytes(Math.min(left, RANGE))}</button></p>`}`;
+    ${left > 0 && !live && html`<p><button type="button" data-test="preview-more" disabled=${busy} onClick=${() => load(data.bytes.length)}>Show the next ${bytes(Math.min(left, RANGE))}</button></p>`}`;
 }
 
 function Content({ data, kind, path }) {
   const text = useMemo(() => (isText(data) ? new TextDecoder().decode(data) : null), [data]);
   return useMemo(() => {
     if (!data.length) return html`<p class="meta">The file is empty.</p>`;
-    if (text === null) return html`<pre class="hex" tabindex="0">${hexRows(data.subarray(0, RANGE / 4)).map(([at, hex, chars]) => `${at}  ${hex}  ${chars}\n`).join("")}</pre>`;
+    if (text === null) return html`<pre class="hex" data-test="hex" tabindex="0">${hexRows(data.subarray(0, RANGE / 4)).map(([at, hex, chars]) => `${at}  ${hex}  ${chars}\n`).join("")}</pre>`;
     if (kind === "markdown") return html`<div class="md" dir="auto">${markdown(text)}</div>`;
     if (kind === "csv") return html`<${Grid} rows=${csvRows(shown(text), MAX_ROWS + 1)} />`;
     const seen = shown(text);
@@ -91,7 +91,7 @@ function Content({ data, kind, path }) {
   }, [data, kind]);
 }
 
-const Grid = ({ rows }) => html`<div class="table" tabindex="0"><table>
+const Grid = ({ rows }) => html`<div class="table" data-test="wide" tabindex="0"><table>
   <thead><tr>${rows[0]?.map((cell) => html`<th>${cell}</th>`)}</tr></thead>
   <tbody>${rows.slice(1, MAX_ROWS).map((row) => html`<tr>${row.map((cell) => html`<td>${cell}</td>`)}</tr>`)}</tbody></table></div>
   ${rows.length > MAX_ROWS && html`<p class="meta">The first ${MAX_ROWS} rows.</p>`}`;

@@ -17,7 +17,7 @@ export function Receipt({ item, turn }) {
   const usage = turn.whole ? turn.usage : null;
   const spent = usage ? ` · ${brief(usage)}` : "";
   const tone = proof ? (proof.lost ? "warn" : "good") : "bad";
-  return html`<section class=${`receipt ${tone}`} aria-label="Receipt">
+  return html`<section class=${`receipt ${tone}`} data-test="receipt" data-tone=${tone} data-files=${proof?.files ?? null} aria-label="Receipt">
     <button type="button" class="receipt-head" aria-expanded=${open} onClick=${() => setOpen(!open)}>
       <${Icon} name=${proof ? "check" : "cross"} />
       ${proof
@@ -53,7 +53,7 @@ function Changes({ turn }) {
   const all = ["added", "changed", "removed"].flatMap((how) => told[how].map((each) => ({ ...each, how })));
   if (!all.length) return html`<p class="meta">No file changed in this turn.</p>`;
   return html`<p class="meta">${count(all.length, "file")} changed in this turn${told.cut ? " (the first of more)" : ""}</p>
-    <ul class="changes">${all.slice(0, 100).map((each) => html`<li class=${each.how}>
+    <ul class="changes" data-test="changes">${all.slice(0, 100).map((each) => html`<li class=${each.how}>
       <span class="sign" aria-label=${each.how}>${SIGNS[each.how]}</span>
       ${each.how === "removed" ? html`<code>${shown(each.path)}</code>` : html`<button type="button" class="link" onClick=${() => preview(each.path)}>${shown(each.path)}</button>`}
       <span class="meta">${bytes(each.size)}</span></li>`)}</ul>`;

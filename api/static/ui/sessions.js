@@ -28,19 +28,19 @@ export function Sessions() {
   const current = wanted.archived === "true" ? "archived" : wanted.state;
   const pick = (name) => filter(name === "archived" ? { state: "", archived: "true" } : { state: name, archived: "false" });
   return html`<nav class="sessions" aria-label="Sessions">
-    <div class="brand"><a href="#/" class="logo"><img src="/static/icon.svg" alt="" width="22" height="22" /> Holdfast</a>
+    <div class="brand"><a href="#/" class="logo" data-test="home"><img src="/static/icon.svg" alt="" width="22" height="22" /> Holdfast</a>
       <span class="brand-buttons">
         <a class="icon-button" href="#/matrix" aria-label="Matrix" title="Matrix: every harness on every provider"><${Icon} name="grid" /></a>
         <${IconButton} icon="box" label="Sandboxes" onClick=${() => update({ dialog: { kind: "sandboxes" } })} />
         <${IconButton} icon="help" label="Keyboard and help" onClick=${() => update({ dialog: { kind: "help" } })} />
       </span></div>
-    <button type="button" class="primary new" onClick=${() => update({ dialog: { kind: "new" } })} ...${bar()}><${Icon} name="plus" /> New session <kbd>n</kbd></button>
+    <button type="button" class="primary new" data-test="new-session" onClick=${() => update({ dialog: { kind: "new" } })} ...${bar()}><${Icon} name="plus" /> New session <kbd>n</kbd></button>
     <label class="search"><${Icon} name="search" /><span class="sr">Search titles and transcripts</span>
-      <input id="search" type="search" placeholder="Search everything said" value=${wanted.q} onInput=${(e) => filter({ q: e.target.value })} /><kbd>/</kbd></label>
+      <input id="search" data-test="search" type="search" placeholder="Search everything said" value=${wanted.q} onInput=${(e) => filter({ q: e.target.value })} /><kbd>/</kbd></label>
     <div class="filters" role="group" aria-label="Filter">${FILTERS.map(([name, text]) => html`
       <button type="button" aria-pressed=${current === name} onClick=${() => pick(name)}>${text}</button>`)}</div>
     <${List} sessions=${sessions} listState=${listState} listError=${listError} wanted=${wanted} />
-    ${state.me && html`<p class="who" title=${bar().title ?? null}>Logged in as ${state.me.name}${bar().disabled ? html`. <span>${reason()}</span>` : ` (${state.me.role})`}</p>`}
+    ${state.me && html`<p class="who" data-test="login" data-name=${state.me.name} data-role=${state.me.role} title=${bar().title ?? null}>Logged in as ${state.me.name}${bar().disabled ? html`. <span>${reason()}</span>` : ` (${state.me.role})`}</p>`}
   </nav>`;
 }
 
@@ -50,7 +50,7 @@ function List({ sessions, listState, listError, wanted }) {
   if (listState === "loading") return html`<div class="skeleton" role="status" aria-label="Loading">${[80, 60, 70].map((w) => html`<i class=${`w${w}`}></i>`)}</div>`;
   if (!sessions.length) {
     return wanted.q || wanted.state || wanted.archived === "true"
-      ? html`<${Empty} title="Nothing found"><p>${wanted.q ? "No title and no transcript has all of these words." : "No session is like that now."}</p><//>`
+      ? html`<${Empty} title="Nothing found" test="nothing-found"><p>${wanted.q ? "No title and no transcript has all of these words." : "No session is like that now."}</p><//>`
       : html`<${Empty} title="No sessions yet"><p>Make one, or let Holdfast show you what it does.</p><//>`;
   }
   const move = (event) => {

@@ -22,8 +22,8 @@ export function Tool({ item }) {
   const failed = item.status === "failed";
   const icon = command ? "terminal" : ICONS[item.tool] ?? "zap";
   const same = summary && title.includes(summary);
-  return html`<section class=${`tool ${failed ? "failed" : ""} ${running ? "running" : ""}`} aria-label=${`Tool: ${shown(title.slice(0, 200))}`}>
-    <button type="button" class="tool-head" aria-expanded=${open} onClick=${() => setOpen(!open)}>
+  return html`<section class=${`tool ${failed ? "failed" : ""} ${running ? "running" : ""}`} data-test="tool" data-state=${running ? "running" : item.status} aria-label=${`Tool: ${shown(title.slice(0, 200))}`}>
+    <button type="button" class="tool-head" data-test="tool-input" aria-expanded=${open} onClick=${() => setOpen(!open)}>
       <${Icon} name=${icon} />
       ${!(command && same) && html`<span class="tool-title">${shown(title.slice(0, 120))}</span>`}
       ${summary && (!same || command) && html`<code class="tool-line" dir="ltr">${shown(clip(summary, 1, 300).head)}</code>`}
@@ -66,7 +66,7 @@ function Output({ item }) {
   const coloured = useMemo(() => runs(head), [head]);
   if (!text) return null;
   const rest = left > 0 ? lineCount(text, head.length) : "";
-  return html`<div class="output">
+  return html`<div class="output" data-test="tool-output">
     <pre tabindex="0" dir="auto" aria-label="Output">${coloured.map((run) => run.cls || run.fg || run.bg
       ? html`<span class=${run.cls} style=${run.fg || run.bg ? { color: run.fg ?? "", backgroundColor: run.bg ?? "" } : null}>${run.text}</span>` : run.text)}</pre>
     ${(left > 0 || size > 0) && html`<p class="output-more">

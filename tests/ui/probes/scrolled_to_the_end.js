@@ -1,6 +1,6 @@
 // Scrolls the file list to its end, again and again, until all its rows are known.
-(wanted) => {
-  const rows = document.querySelector(".rows");
-  rows.scrollTop = rows.scrollHeight;
-  return Number(rows.dataset.count) === wanted;
+({ rows, wanted }) => {
+  const list = document.querySelector(rows);
+  list.scrollTop = list.scrollHeight;
+  return Number(list.dataset.count) === wanted;
 }
