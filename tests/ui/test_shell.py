@@ -129,7 +129,7 @@ async def test_the_api_goes_and_comes_back_and_the_page_goes_on(
     page = await open_page(session, expects="Failed to load resource|ERR_|EventSource")
     await send(page, f"run: echo beat; {UNTIL_LET_GO}\nsay all told")
     await expect(page.locator("section.tool.running")).to_contain_text("beat")
-    pid = await stack.pid_of("api")
+    pid = stack.pid_of("api")
     process = await asyncio.create_subprocess_exec("kill", "-STOP", str(pid))
     await process.wait()
     process = await asyncio.create_subprocess_exec("kill", "-KILL", str(pid))
