@@ -14,16 +14,16 @@ from client import Holdfast
 from contracts.bodies import Session
 from sidecar.boxhost import processes
 from sidecar.boxhost.boxes import Boxes
-from tests.e2e.conftest import RunningStack, of_type, run, wait_for_end, wait_for_event
+from tests.e2e.conftest import RunningStack, let_go, of_type, run, wait_for_end, wait_for_event
 from tests.e2e.test_recovery import TICKS, boxes_of, crash
 from tests.support.box_host_stack import BOX_HOST, running_with_a_box_host
 from tests.support.services import short_directory
 
 
 @pytest.fixture(scope="module")
-async def stack(fuse: None) -> AsyncIterator[RunningStack]:
+async def stack(fuse: None, light_settings: dict[str, str]) -> AsyncIterator[RunningStack]:
     with short_directory() as home:
-        async with running_with_a_box_host(home) as running:
+        async with running_with_a_box_host(home, light_settings) as running:
             yield running
 
 
@@ -34,7 +34,7 @@ def all_boxes(stack: RunningStack) -> Boxes:
 async def test_a_turn_through_a_sidecar_without_capabilities_has_a_receipt(
     stack: RunningStack, hf: Holdfast, session: Session
 ) -> None:
-    status = Path(f"/proc/{await stack.pid_of('sidecar')}/status").read_text()
+    status = Path(f"/proc/{stack.pid_of('sidecar')}/status").read_text()
     assert "CapEff:\t0000000000000000" in status
     events = await run(hf, session, "write hello to a.txt\nrun: cat a.txt")
     assert events[-1].type == "turn.completed"
@@ -52,6 +52,7 @@ async def test_a_sidecar_that_dies_finds_its_box_with_the_box_host(
     turn = await hf.turns.start(session.id, f"run: {TICKS}\nwrite b to b.txt\nsay two")
     await wait_for_event(hf, turn, "tool.call")
     await crash(stack, "sidecar")
+    await let_go(hf, session)
     assert (await wait_for_end(hf, turn)).type == "turn.completed"
     events = [event async for event in hf.events(session.id, follow=False)]
     assert len(of_type(events, "run.adopted")) == 1
@@ -68,6 +69,7 @@ async def test_a_box_host_that_dies_in_the_middle_of_a_turn_costs_the_turn_nothi
     await wait_for_event(hf, turn, "tool.call")
     (box,) = await boxes_of(hf, session)
     await crash(stack, BOX_HOST)
+    await let_go(hf, session)
     assert (await wait_for_end(hf, turn)).type == "turn.completed"
     events = [event async for event in hf.events(session.id, follow=False)]
     assert of_type(events, "receipt")
@@ -86,7 +88,7 @@ async def test_a_box_host_that_takes_its_boxes_with_it_interrupts_the_turn_with_
     box = all_boxes(stack).get(listed.sandbox_id)
     assert box is not None
     record = json.loads((stack.data_dir / "mounts" / f"{session.id}.json").read_text())
-    host = await stack.pid_of(BOX_HOST)
+    host = stack.pid_of(BOX_HOST)
     os.kill(host, signal.SIGSTOP)  # so that it cannot see them die
     for process in (box.first, box.keeper):
         processes.kill(process)

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
 from client import Holdfast
 from contracts.bodies import Session
-from tests.e2e.conftest import RunningStack, of_type, output, run, wait_for_end, wait_for_event
-from tests.e2e.test_recovery import boxes_of, crash
-from tests.support.running_stack import running_stack
-from tests.support.services import short_directory
+from tests.e2e.conftest import (
+    CODEX,
+    RunningStack,
+    let_go,
+    of_type,
+    output,
+    run,
+    wait_for_end,
+    wait_for_event,
+)
+from tests.e2e.test_recovery import TICKS, boxes_of, crash
+from tests.support.containers import docker
+from tests.support.light_agent.tree import LIGHT
 
 
 @pytest.fixture(autouse=True)
@@ -25,23 +32,9 @@ def _image(sandbox_image: str) -> None:
 
 @pytest.fixture
 async def session(hf: Holdfast) -> AsyncIterator[Session]:
-    made = await hf.sessions.create(harness="pi", provider="docker")
+    made = await hf.sessions.create(**LIGHT, provider="docker")
     yield made
     await hf.sessions.delete(made.id)
-
-
-def docker(*arguments: str) -> Any:
-    told = subprocess.run(
-        ["docker", *arguments], capture_output=True, text=True, timeout=60, check=True
-    ).stdout
-    return json.loads(told) if arguments[0] == "inspect" else told.split()
-
-
-def left_of(stack: RunningStack) -> list[str]:
-    """Containers of this stack, by the label that they all carry."""
-    host = (stack.data_dir / "mounts" / "host").read_text()
-    found: list[str] = docker("ps", "-aq", "--filter", f"label=holdfast.stack={host}")
-    return found
 
 
 async def test_a_container_has_no_capability_device_network_or_secret(
@@ -102,7 +95,7 @@ async def test_files_and_conversation_survive_a_killed_container_and_a_change_of
     third = await run(hf, session, "read one.txt back\nwrite two to two.txt", provider="local")
     assert "one" in output(third)
     assert third[-1].type == "turn.completed"
-    fourth = await run(hf, session, "read two.txt back", provider="docker", harness="codex")
+    fourth = await run(hf, session, "read two.txt back", provider="docker", **CODEX)
     assert "two" in output(fourth)
     assert of_type(fourth, "receipt")[0].files == 2
     assert of_type(fourth, "resume")[0].rung == "handoff"
@@ -112,10 +105,10 @@ async def test_files_and_conversation_survive_a_killed_container_and_a_change_of
 async def test_a_sidecar_that_dies_is_followed_by_one_that_goes_on_in_the_container(
     stack: RunningStack, hf: Holdfast, session: Session
 ) -> None:
-    ticks = "for i in 1 2 3 4; do echo tick $i; sleep 1; done; echo ticked > ticks.txt"
-    turn = await hf.turns.start(session.id, f"say one\nrun: {ticks}\nsay two")
+    turn = await hf.turns.start(session.id, f"say one\nrun: {TICKS}\nsay two")
     await wait_for_event(hf, turn, "tool.call")
     await crash(stack, "sidecar")
+    await let_go(hf, session)
     await wait_for_event(hf, turn, "turn.completed")
     events = [event async for event in hf.events(session.id, follow=False)]
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
@@ -155,61 +148,20 @@ async def test_a_process_that_writes_on_lives_through_the_receipt(
     assert len(stored) >= of_type(second, "receipt")[0].bytes - len("still here")
 
 
-async def test_nothing_is_left_of_a_container_when_its_time_is_over(fuse: None) -> None:
-    with short_directory() as directory:
-        async with (
-            running_stack(directory / "data", {"HOLDFAST_WARM_SECONDS": "0"}) as stack,
-            Holdfast(stack.url, stack.token) as hf,
-        ):
-            made = await hf.sessions.create(harness="pi", provider="docker")
-            turn = await hf.turns.start(made.id, "run: until test -e go; do sleep 0.1; done")
-            await wait_for_event(hf, turn, "resume")
-            (container,) = left_of(stack)
-            (shown,) = docker("inspect", container)
-            volumes = {mount["Name"] for mount in shown["Mounts"] if mount["Type"] == "volume"}
-            await hf.files.put(made.id, "go", b"go")
-            await wait_for_event(hf, turn, "sandbox.destroyed")
-            await wait_for_end(hf, turn)
-            assert left_of(stack) == []
-            assert volumes.isdisjoint(docker("volume", "ls", "-q"))
-
-
-async def test_a_stack_that_stops_or_crashes_leaves_no_container(fuse: None) -> None:
-    with short_directory() as directory:
-        async with (
-            running_stack(directory / "data") as stack,
-            Holdfast(stack.url, stack.token) as hf,
-        ):
-            made = await hf.sessions.create(harness="pi", provider="docker")
-            turn = await hf.turns.start(made.id, "wait 60 seconds")
-            await wait_for_event(hf, turn, "resume")
-            assert len(left_of(stack)) == 1
-            await crash(stack, "sidecar")
-            await wait_for_event(hf, turn, "run.adopted")
-            await hf.turns.cancel(made.id, turn.id)
-            await wait_for_end(hf, turn)
-            await hf.sessions.delete(made.id)
-            assert left_of(stack) == []
-            again = await hf.sessions.create(harness="pi", provider="docker")
-            await run(hf, again, "say hello")
-            assert len(left_of(stack)) == 1
-        assert left_of(stack) == []
-
-
 @pytest.mark.parametrize("harness", ["claude", "codex", "opencode"])
 async def test_in_a_container_too_a_file_appears_only_after_it_is_allowed(
-    stack: RunningStack, hf: Holdfast, session: Session, harness: str
+    stack: RunningStack, hf: Holdfast, harness: str
 ) -> None:
+    session = await hf.sessions.create(harness=harness, provider="docker", permissions="ask")
     for kind, stored in (("reject_once", None), ("allow_once", b"hello")):
-        turn = await hf.turns.start(
-            session.id, "ask to run: printf hello > a.txt", harness=harness, permissions="ask"
-        )
+        turn = await hf.turns.start(session.id, "ask to run: printf hello > a.txt")
         await wait_for_event(hf, turn, "permission.asked", within=150)
         [asked] = await hf.permissions.list(session.id, pending=True)
         option = next(each.option_id for each in asked.options if each.kind == kind)
         await hf.permissions.answer(session.id, asked.permission_id, option)
         assert (await wait_for_end(hf, turn)).type == "turn.completed"
         assert await stack.stored(session, "a.txt") == stored
+    await hf.sessions.delete(session.id)
 
 
 async def test_files_of_a_container_are_changed_through_its_mount(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from client import Holdfast
 from tests.e2e.conftest import RunningStack, of_type, output, run
+from tests.support.light_agent.tree import LIGHT
 
 
 async def test_a_session_says_how_its_workspace_is_kept(hf: Holdfast, stack: RunningStack) -> None:
-    session = await hf.sessions.create(harness="pi", durability="checkpoint")
+    session = await hf.sessions.create(**LIGHT, durability="checkpoint")
     assert session.durability == "checkpoint"
 
     copied = await run(hf, session, "write one to a.txt then run: ln -s a.txt link")
@@ -28,7 +29,7 @@ async def test_a_session_says_how_its_workspace_is_kept(hf: Holdfast, stack: Run
 
 
 async def test_what_was_copied_survives_a_kill_in_the_middle_of_a_turn(hf: Holdfast) -> None:
-    session = await hf.sessions.create(harness="pi", durability="checkpoint")
+    session = await hf.sessions.create(**LIGHT, durability="checkpoint")
     await run(hf, session, "write kept to kept.txt")
     turn = await hf.turns.start(session.id, "run: echo lost > lost.txt; sleep 600")
     async for event in hf.events(session.id, after=turn.first_seq - 1):

@@ -3,7 +3,6 @@ allow-list or before: no test may reach another machine."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -12,8 +11,7 @@ from client import Holdfast
 from contracts.bodies import Session
 from contracts.events import Event
 from tests.e2e.conftest import HARNESSES, RunningStack, of_type, output, run
-from tests.support.running_stack import running_stack
-from tests.support.services import short_directory
+from tests.support.light_agent.tree import LIGHT
 
 ASK = "import sys, urllib.request as r; print(sys.argv[1], r.urlopen(sys.argv[1]).status)"
 # Shown at the end: of a command that prints while it runs, codex may not tell the first line.
@@ -21,21 +19,6 @@ FETCH = (
     "run: for url in https://other.example/ http://10.0.0.1/ http://127.0.0.1:8080/;"
     f' do timeout 60 python3 -c "{ASK}" $url 2>&1 | tail -n 1; done > told; cat told'
 )
-
-
-@pytest.fixture(scope="module")
-async def stack(fuse: None) -> AsyncIterator[RunningStack]:
-    """With nothing on its allow-list: harnesses ask for hosts of their own, some of them listed."""
-    with short_directory() as directory:
-        settings = {"HOLDFAST_EGRESS_ALLOW": ","}
-        async with running_stack(directory / "data", settings) as running:
-            yield running
-
-
-@pytest.fixture
-async def hf(stack: RunningStack) -> AsyncIterator[Holdfast]:
-    async with Holdfast(stack.url, stack.token) as client:
-        yield client
 
 
 @pytest.fixture(params=["local", "docker"])
@@ -49,17 +32,15 @@ def told(events: list[Event], host: str) -> list[Any]:
     return [event for event in of_type(events, "egress") if event.host == host]
 
 
-async def allowing(hf: Holdfast, harness: str, provider: str = "local") -> Session:
-    return await hf.sessions.create(
-        harness=harness, provider=provider, egress="allow", egress_hosts=["allowed.example"]
-    )
+async def allowing(hf: Holdfast, **choices: Any) -> Session:
+    return await hf.sessions.create(egress="allow", egress_hosts=["allowed.example"], **choices)
 
 
 @pytest.mark.parametrize("harness", HARNESSES)
 async def test_a_harness_works_with_the_proxy_and_its_tools_are_told_what_is_refused(
     hf: Holdfast, harness: str
 ) -> None:
-    session = await allowing(hf, harness)
+    session = await allowing(hf, harness=harness)
     events = await run(hf, session, FETCH)
     assert events[-1].type == "turn.completed"
     assert of_type(events, "turn.started")[0].egress == "allow"
@@ -94,7 +75,7 @@ async def test_a_harness_works_with_the_proxy_and_its_tools_are_told_what_is_ref
 async def test_a_program_that_loops_does_not_fill_the_transcript(
     hf: Holdfast, provider: str
 ) -> None:
-    session = await allowing(hf, "pi", provider)
+    session = await allowing(hf, **LIGHT, provider=provider)
     once = "lambda c: (c.request('CONNECT', 'other.example:443'), c.getresponse().read())"
     many = "[once(h.HTTPConnection('127.0.0.1', 8080)) for _ in range(300)]"
     loop = f'python3 -c "import http.client as h; once = {once}; {many}"; echo looped'
@@ -108,7 +89,7 @@ async def test_a_program_that_loops_does_not_fill_the_transcript(
 
 
 async def test_without_the_proxy_a_box_has_no_way_out(hf: Holdfast, provider: str) -> None:
-    session = await hf.sessions.create(harness="pi", provider=provider, egress="allow")
+    session = await hf.sessions.create(**LIGHT, provider=provider, egress="allow")
     look = "run: tail -n +2 /proc/net/route | wc -l; tail -n +3 /proc/net/dev | cut -d: -f1"
     assert output(await run(hf, session, look)).split() == ["0", "lo"]
     await hf.sessions.delete(session.id)
@@ -116,7 +97,8 @@ async def test_without_the_proxy_a_box_has_no_way_out(hf: Holdfast, provider: st
 
 async def test_the_command_line_chooses_and_shows_it(stack: RunningStack, hf: Holdfast) -> None:
     made = await stack.command(
-        *("run", "run: curl -s -m 5 https://other.example/; true", "--harness", "pi"),
+        *("run", "run: curl -s -m 5 https://other.example/; true"),
+        *("--harness", LIGHT["harness"], "--model", LIGHT["model"]),
         *("--egress", "allow", "--egress-host", "allowed.example"),
     )
     assert "egress allow" in made

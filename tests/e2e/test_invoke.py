@@ -11,12 +11,13 @@ from client import Holdfast
 from contracts.bodies import Session
 from contracts.errors import NoTurnRunning, TurnRunning
 from tests.e2e.conftest import RunningStack, of_type, wait_for_event
+from tests.support.light_agent.tree import LIGHT
 
 
 async def test_a_prompt_without_a_session_makes_one_and_streams_the_turn(
     stack: RunningStack, hf: Holdfast
 ) -> None:
-    events = [event async for event in hf.invoke("write x to x.txt", harness="pi")]
+    events = [event async for event in hf.invoke("write x to x.txt", **LIGHT)]
     assert events[0].type == "turn.started"
     assert events[-1].type == "turn.completed"
     assert events[0].session_id is not None

@@ -5,48 +5,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
 from client import Holdfast
 from contracts.bodies import Session
-from contracts.session_tokens import session_token
 from sidecar.boxhost.boxes import Boxes
-from tests.e2e.conftest import HARNESSES, RunningStack, of_type, output, run
-from tests.support.gateway import gateway
-from tests.support.running_stack import running_stack
-from tests.support.services import free_port, short_directory
+from tests.e2e.conftest import HARNESSES, Keyed, RunningStack, of_type, output, run
 
-SECRET = "of-the-stand-in-vendor"
-
-
-@dataclass(frozen=True)
-class Keyed:
-    stack: RunningStack
-    key: str
-
-
-@pytest.fixture(scope="module")
-async def keyed(fuse: None) -> AsyncIterator[Keyed]:
-    """A stack that has keys of both families. Their vendor is a second gateway on loopback, whose
-    scripted model knows the key for the token of a session of its own."""
-    port, account = free_port(), uuid4()
-    key = session_token(SECRET.encode(), str(account))
-    remote = {"HOLDFAST_GATEWAY_PORT": str(port), "HOLDFAST_GATEWAY_SECRET": SECRET}
-    settings = {
-        "ANTHROPIC_API_KEY": key,
-        "ANTHROPIC_BASE_URL": f"http://127.0.0.1:{port}",
-        "OPENAI_API_KEY": key,
-        "OPENAI_BASE_URL": f"http://127.0.0.1:{port}",
-    }
-    async with gateway(**remote) as vendor:
-        await vendor.open(account)
-        with short_directory() as directory:
-            async with running_stack(directory / "data", settings) as stack:
-                yield Keyed(stack, key)
+pytestmark = pytest.mark.xdist_group("keyed-stack")
 
 
 @pytest.fixture
@@ -81,14 +49,13 @@ async def test_a_real_key_is_nowhere_in_a_sandbox(
     keyed: Keyed, hf: Holdfast, session: Session, harness: str
 ) -> None:
     planted = f"planted-{hashlib.sha256(harness.encode()).hexdigest()[:20]}"
-    first = await run(hf, session, f"write {planted} to {planted}.txt", harness=harness)
-    assert first[-1].type == "turn.completed", first[-1]
-    used = of_type(first, "usage")
+    search = "\n".join(f"run: {looking_for(each)}" for each in (keyed.key, planted))
+    prompt = f"write {planted} to {planted}.txt\n{search}"
+    events = await run(hf, session, prompt, harness=harness)
+    assert events[-1].type == "turn.completed", events[-1]
+    used = of_type(events, "usage")
     assert used, "no request went out, so nothing is shown"
     assert all(event.model != "scripted-1" for event in used), "the key was not used"
-    search = "\n".join(f"run: {looking_for(each)}" for each in (keyed.key, planted))
-    events = await run(hf, session, search, harness=harness)
-    assert events[-1].type == "turn.completed", events[-1]
     for_key, for_planted = (event.output for event in of_type(events, "tool.result")[-2:])
     assert "looked" in for_key, output(events)
     assert f"{planted}.txt" in for_planted, "the search does not see the files"

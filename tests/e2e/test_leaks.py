@@ -13,7 +13,14 @@ from api.pump import Limits
 from api.settings import Settings
 from client import Holdfast
 from contracts.bodies import Destroyed, Session
-from tests.e2e.conftest import RunningStack, of_type, run, wait_for_event
+from tests.e2e.conftest import (
+    UNTIL_LET_GO,
+    RunningStack,
+    let_go,
+    of_type,
+    run,
+    wait_for_event,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +30,7 @@ async def healthy(hf: Holdfast) -> None:
 
 async def api_settings(stack: RunningStack) -> Settings:
     """As the running api has them."""
-    environment = Path(f"/proc/{await stack.pid_of('api')}/environ")
+    environment = Path(f"/proc/{stack.pid_of('api')}/environ")
     pairs = [line.partition("=") for line in environment.read_text().split("\0")]
     named = {name.removeprefix("HOLDFAST_").lower(): value for name, _, value in pairs}
     fields = Settings.model_fields.keys()
@@ -81,11 +88,13 @@ async def test_a_warm_box_is_no_leak_and_a_forgotten_one_is_ended(
 async def test_a_box_is_not_ended_under_a_running_turn(
     stack: RunningStack, hf: Holdfast, session: Session
 ) -> None:
-    turn = await hf.turns.start(session.id, "write a to a.txt\nwait 3 seconds\nwrite b to b.txt")
+    prompt = f"write a to a.txt\nrun: {UNTIL_LET_GO}\nwrite b to b.txt"
+    turn = await hf.turns.start(session.id, prompt)
     await wait_for_event(hf, turn, "tool.result")
     (box,) = await boxes_of(hf, session)
     refused = await destroy(stack, "local", box)
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "turn_running")
+    await let_go(hf, session)
     await wait_for_event(hf, turn, "turn.completed")
     assert await boxes_of(hf, session) == [box]
     for lived in (True, False):
@@ -100,8 +109,12 @@ async def test_a_box_is_not_ended_under_a_running_turn(
 async def test_a_queued_turn_runs_in_the_warm_box_of_the_one_before(
     hf: Holdfast, session: Session
 ) -> None:
-    first = await hf.turns.start(session.id, "write a to a.txt\nwait 2 seconds")
-    events = [event async for event in hf.turns.run(session.id, "run: cat a.txt", queue=True)]
+    first = await hf.turns.start(session.id, f"write a to a.txt\nrun: {UNTIL_LET_GO}")
+    await wait_for_event(hf, first, "tool.result")
+    queued = await hf.turns.start(session.id, "run: cat a.txt", queue=True)
+    assert queued.state == "queued"
+    await let_go(hf, session)
+    events = [event async for event in hf.turns.follow(queued)]
     assert events[-1].type == "turn.completed"
     assert of_type(events, "sandbox.attached")
     ended = await hf.turns.get(session.id, first.id)

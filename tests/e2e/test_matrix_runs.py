@@ -10,6 +10,7 @@ from contracts.bodies import MatrixRun
 
 
 async def test_a_cell_passes_and_its_steps_are_seen_as_they_go(hf: Holdfast) -> None:
+    before = [each.id for each in await hf.matrix.list()]
     run = await hf.matrix.start(harnesses=["pi"], providers=["local"])
     seen: list[str] = []
 
@@ -30,4 +31,4 @@ async def test_a_cell_passes_and_its_steps_are_seen_as_they_go(hf: Holdfast) -> 
     assert len(seen) >= 2
     assert seen == [name for name in STEPS if name in seen]
     assert told.cells[0].engine is not None
-    assert [each.id for each in await hf.matrix.list()] == [run.id]
+    assert [each.id for each in await hf.matrix.list()] == [run.id, *before]

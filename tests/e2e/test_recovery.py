@@ -15,14 +15,17 @@ from contracts.bodies import SandboxBody, Session
 from contracts.errors import HoldfastError
 from tests.e2e.conftest import (
     HARNESSES,
+    UNTIL_LET_GO,
     RunningStack,
+    let_go,
     of_type,
     run,
     wait_for_end,
     wait_for_event,
 )
 
-TICKS = "for i in 1 2 3 4; do echo tick $i; sleep 1; done; echo ticked > ticks.txt"
+# longer than a part takes to come back, so that there is something left to hear
+TICKS = f"echo tick; {UNTIL_LET_GO}; echo ticked > ticks.txt"
 
 
 async def boxes_of(hf: Holdfast, session: Session) -> list[SandboxBody]:
@@ -31,14 +34,14 @@ async def boxes_of(hf: Holdfast, session: Session) -> list[SandboxBody]:
 
 async def crash(stack: RunningStack, part: str, how: int = signal.SIGKILL) -> None:
     """End a part and wait until another process serves in its place."""
-    before = await stack.pid_of(part)
+    before = stack.pid_of(part)
     os.kill(before, how)
     async with asyncio.timeout(60):
         while True:
-            now = await stack.part(part)
-            if now["pid"] not in (before, None) and now["state"] == "ready":
+            now = stack.part(part)
+            if now.pid not in (before, None) and now.state == "ready":
                 return
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.02)
 
 
 async def until_answering(hf: Holdfast) -> None:
@@ -55,26 +58,29 @@ async def until_answering(hf: Holdfast) -> None:
 async def test_an_api_that_is_restarted_goes_on_with_the_running_turn(
     stack: RunningStack, hf: Holdfast, session: Session
 ) -> None:
-    turn = await hf.turns.start(session.id, "write a to a.txt\nwait 4 seconds\nwrite b to b.txt")
+    prompt = f"write a to a.txt\nrun: {UNTIL_LET_GO}\nwrite b to b.txt"
+    turn = await hf.turns.start(session.id, prompt)
     await wait_for_event(hf, turn, "tool.result")
     await crash(stack, "api")
     await until_answering(hf)
+    await let_go(hf, session)
     await wait_for_event(hf, turn, "turn.completed")
     events = [event async for event in hf.events(session.id, follow=False)]
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
-    assert len(of_type(events, "tool.call")) == 2, "an event was lost or doubled"
+    assert len(of_type(events, "tool.call")) == 3, "an event was lost or doubled"
     assert await stack.stored(session, "b.txt") == b"b"
 
 
 @pytest.mark.parametrize("harness", HARNESSES)
 async def test_a_sidecar_that_dies_is_followed_by_one_that_goes_on_with_the_turn(
-    stack: RunningStack, hf: Holdfast, session: Session, harness: str
+    stack: RunningStack, hf: Holdfast, pi_session: Session, harness: str
 ) -> None:
-    # longer than a sidecar takes to come back, so that there is something left to hear
+    session = pi_session
     prompt = f"say one\nrun: {TICKS}\nwrite b to b.txt\nsay two"
     turn = await hf.turns.start(session.id, prompt, harness=harness)
     await wait_for_event(hf, turn, "tool.call")
     await crash(stack, "sidecar")
+    await let_go(hf, session)
     await wait_for_event(hf, turn, "turn.completed")
     events = [event async for event in hf.events(session.id, follow=False)]
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
@@ -96,7 +102,7 @@ async def test_a_sandbox_that_dies_while_the_sidecar_is_away_interrupts_the_turn
     await wait_for_event(hf, turn, "tool.result")
     (box,) = await boxes_of(hf, session)
     record = json.loads((stack.data_dir / "boxes" / box.sandbox_id / "box.json").read_text())
-    sidecar = await stack.pid_of("sidecar")
+    sidecar = stack.pid_of("sidecar")
     os.kill(sidecar, signal.SIGSTOP)  # so that it cannot see the sandbox die
     os.kill(record["first"]["pid"], signal.SIGKILL)
     os.kill(sidecar, signal.SIGKILL)
@@ -115,6 +121,7 @@ async def test_a_sidecar_that_is_stopped_cleanly_leaves_its_turns_to_the_next_on
     turn = await hf.turns.start(session.id, f"run: {TICKS}\nwrite b to b.txt")
     await wait_for_event(hf, turn, "tool.call")
     await crash(stack, "sidecar", signal.SIGTERM)
+    await let_go(hf, session)
     await wait_for_event(hf, turn, "turn.completed")
     assert await stack.stored(session, "b.txt") == b"b"
 
@@ -154,13 +161,15 @@ async def test_a_store_that_is_away_in_the_middle_of_a_turn_costs_time_and_nothi
 async def test_a_mount_that_dies_in_the_middle_of_a_turn_is_mounted_anew(
     stack: RunningStack, hf: Holdfast, session: Session
 ) -> None:
-    turn = await hf.turns.start(session.id, "write a to a.txt\nwait 8 seconds\nwrite b to b.txt")
+    prompt = f"write a to a.txt\nrun: {UNTIL_LET_GO}\nwrite b to b.txt"
+    turn = await hf.turns.start(session.id, prompt)
     await wait_for_event(hf, turn, "tool.result")
     record = json.loads((stack.data_dir / "mounts" / f"{session.id}.json").read_text())
     os.kill(record["daemon"]["pid"], signal.SIGKILL)
     lost = await wait_for_event(hf, turn, "mount.lost")
     assert "ENOTCONN" in lost.reason
     await wait_for_event(hf, turn, "mount.restored")
+    await let_go(hf, session)
     end = await wait_for_end(hf, turn)
     assert end.type == "turn.completed"
     assert await stack.stored(session, "a.txt") == b"a"

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import signal
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ import pytest
 from client import Holdfast
 from contracts.bodies import Session
 from contracts.events import Event
-from tests.e2e.conftest import HARNESSES, RunningStack, of_type, run, wait_for_event
+from sidecar.harnesses.base import SCRIPTED_MODEL
+from tests.e2e.conftest import CODEX, HARNESSES, RunningStack, of_type, run, wait_for_event
+from tests.support.light_agent.tree import LIGHT
 
 PAIRS = list(itertools.permutations(HARNESSES, 2))
 
@@ -28,26 +31,45 @@ def rung(events: list[Event]) -> str:
     return str(resume.rung)
 
 
-@pytest.mark.parametrize("harness", HARNESSES)
-async def test_a_harness_remembers_in_a_fresh_sandbox(
-    hf: Holdfast, session: Session, harness: str
-) -> None:
-    await run(hf, session, "remember the colour teal\nwrite x to x.txt", harness=harness)
-    await hf.sessions.kill(session.id)
-    events = await run(hf, session, "recall", harness=harness)
+@pytest.fixture(scope="module")
+async def known(stack: RunningStack, request: pytest.FixtureRequest) -> AsyncIterator[Session]:
+    """One session for all cases of a harness, which takes long to start: each case tells it
+    something of its own, and finds it warm when it is not the first."""
+    async with Holdfast(stack.url, stack.token) as hf:
+        made = await hf.sessions.create(harness=request.param)
+        yield made
+        await hf.sessions.delete(made.id)
+
+
+@pytest.fixture(scope="module")
+async def begun(stack: RunningStack, request: pytest.FixtureRequest) -> AsyncIterator[Session]:
+    """A session that has had one turn with its harness, for the first turns of the others."""
+    async with Holdfast(stack.url, stack.token) as hf:
+        made = await hf.sessions.create(harness=request.param)
+        await run(hf, made, "remember the colour teal\nwrite sea to sea.txt")
+        yield made
+        await hf.sessions.delete(made.id)
+
+
+@pytest.mark.parametrize("known", HARNESSES, indirect=True)
+async def test_a_harness_remembers_in_a_fresh_sandbox(hf: Holdfast, known: Session) -> None:
+    first = await run(hf, known, "remember the colour teal\nwrite x to x.txt")
+    (receipt,) = of_type(first, "receipt")
+    await hf.sessions.kill(known.id)
+    events = await run(hf, known, "recall")
     assert rung(events) == "native"
     assert of_type(events, "sandbox.ready"), "it was not a fresh sandbox"
     (verified,) = of_type(events, "workspace.verified")
-    assert (verified.files, verified.of) == (1, 1)
+    assert receipt.files > 0
+    assert (verified.files, verified.of) == (receipt.files, receipt.files)
     assert "remember the colour teal" in said(events)
 
 
-@pytest.mark.parametrize(("first", "then"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
-async def test_another_harness_knows_what_was_said(
-    hf: Holdfast, session: Session, first: str, then: str
-) -> None:
-    await run(hf, session, "remember the colour teal\nwrite sea to sea.txt", harness=first)
-    events = await run(hf, session, "recall\nread sea.txt", harness=then)
+@pytest.mark.parametrize(
+    ("begun", "then"), PAIRS, ids=["-".join(pair) for pair in PAIRS], indirect=["begun"]
+)
+async def test_another_harness_knows_what_was_said(hf: Holdfast, begun: Session, then: str) -> None:
+    events = await run(hf, begun, "recall\nread sea.txt", harness=then)
     assert rung(events) == "handoff"
     assert "remember the colour teal" in said(events)
     assert events[-1].type == "turn.completed"
@@ -56,10 +78,10 @@ async def test_another_harness_knows_what_was_said(
 async def test_switching_back_brings_both_its_own_memory_and_what_happened_since(
     hf: Holdfast, session: Session
 ) -> None:
-    await run(hf, session, "remember the colour teal", harness="pi")
-    await run(hf, session, "remember the number seven", harness="codex")
+    await run(hf, session, "remember the colour teal")
+    await run(hf, session, "remember the number seven", **CODEX)
     await hf.sessions.kill(session.id)
-    events = await run(hf, session, "recall", harness="pi")
+    events = await run(hf, session, "recall", **LIGHT)
     (resume,) = of_type(events, "resume")
     assert resume.rung == "native"
     assert "turn 2" in resume.carried
@@ -70,51 +92,50 @@ async def test_switching_back_brings_both_its_own_memory_and_what_happened_since
 async def test_a_warm_harness_is_told_what_another_one_did_meanwhile(
     hf: Holdfast, session: Session
 ) -> None:
-    await run(hf, session, "say hello", harness="pi")
-    await run(hf, session, "remember the number seven", harness="codex")
-    events = await run(hf, session, "recall", harness="pi")
+    await run(hf, session, "say hello")
+    await run(hf, session, "remember the number seven", **CODEX)
+    events = await run(hf, session, "recall", **LIGHT)
     assert rung(events) == "warm"
     assert "remember the number seven" in said(events)
 
 
-@pytest.mark.parametrize("harness", HARNESSES)
+@pytest.mark.parametrize("known", HARNESSES, indirect=True)
 async def test_a_turn_that_was_cut_off_by_a_kill_is_told_to_the_harness(
-    hf: Holdfast, session: Session, harness: str
+    hf: Holdfast, known: Session
 ) -> None:
-    await run(hf, session, "remember the colour teal", harness=harness)
-    turn = await hf.turns.start(
-        session.id, "remember the number seven\nwrite a to a.txt\nwait 60 seconds"
-    )
+    await run(hf, known, "remember the colour amber")
+    prompt = "remember the number seven\nwrite a to a.txt\nwait 60 seconds"
+    turn = await hf.turns.start(known.id, prompt)
     await wait_for_event(hf, turn, "tool.result")
-    await hf.sessions.kill(session.id)
+    await hf.sessions.kill(known.id)
     await wait_for_event(hf, turn, "turn.interrupted")
-    events = await run(hf, session, "recall", harness=harness)
+    events = await run(hf, known, "recall")
     assert rung(events) == "native"
-    assert "remember the colour teal" in said(events)
+    assert "remember the colour amber" in said(events)
     assert "remember the number seven" in said(events)
     assert "cut off before its end" in said(events)
 
 
-@pytest.mark.parametrize("harness", HARNESSES)
+@pytest.mark.parametrize("known", HARNESSES, indirect=True)
 async def test_a_harness_killed_in_the_middle_of_a_tool_comes_back_in_the_same_sandbox(
-    stack: RunningStack, hf: Holdfast, session: Session, harness: str
+    stack: RunningStack, hf: Holdfast, known: Session
 ) -> None:
-    await run(hf, session, "remember the colour teal", harness=harness)
-    turn = await hf.turns.start(session.id, "run: echo begun > begun.txt; sleep 30; echo end")
+    await run(hf, known, "remember the colour olive")
+    turn = await hf.turns.start(known.id, "run: echo begun > begun.txt; sleep 30; echo end")
     await wait_for_event(hf, turn, "tool.call")
-    kill_harness(stack, session)
+    kill_harness(stack, known)
     await wait_for_event(hf, turn, "turn.interrupted")
-    events = await run(hf, session, "recall", harness=harness)
+    events = await run(hf, known, "recall")
     assert rung(events) in ("native", "repaired")
     assert of_type(events, "sandbox.attached"), "the sandbox had not died"
-    assert "remember the colour teal" in said(events)
+    assert "remember the colour olive" in said(events)
 
 
 async def test_a_harness_whose_adapter_died_writes_nothing_behind_the_receipt(
     stack: RunningStack, hf: Holdfast, session: Session
 ) -> None:
     prompt = "run: sleep 3\nwrite late to late.txt\nwait 60 seconds"
-    turn = await hf.turns.start(session.id, prompt, harness="claude")
+    turn = await hf.turns.start(session.id, prompt, harness="claude", model=SCRIPTED_MODEL)
     await wait_for_event(hf, turn, "tool.call")
     kill_harness(stack, session, named=b"claude-agent-acp")
     await wait_for_event(hf, turn, "turn.interrupted")

@@ -13,6 +13,7 @@ from contracts.bodies import Session
 from sidecar.boxhost import processes
 from sidecar.boxhost.boxes import Boxes
 from sidecar.boxhost.mounts import Mounts
+from sidecar.harnesses.base import SCRIPTED_MODEL
 from tests.e2e.conftest import HARNESSES, RunningStack, of_type, output, run, wait_for_event
 
 
@@ -78,8 +79,8 @@ async def until_sleeping(marker: str) -> None:
 
 
 async def test_another_model_is_taken_for_the_next_turn(hf: Holdfast, session: Session) -> None:
-    await run(hf, session, "remember limpet", model="scripted-1")
-    events = await run(hf, session, "recall", model="scripted-2")
+    await run(hf, session, "remember limpet", model="light-1")
+    events = await run(hf, session, "recall", model="light-2")
     assert events[-1].type == "turn.completed"
     assert [event.rung for event in of_type(events, "resume")] == ["native"]
     assert "limpet" in "".join(event.text for event in of_type(events, "message"))
@@ -103,7 +104,7 @@ async def test_another_harness_starts_in_a_box_whose_workspace_was_mounted_anew(
 ) -> None:
     await run(hf, session, "write a to a.txt")
     await kill_mount_daemon(stack, session)
-    events = await run(hf, session, "run: cat a.txt", harness="claude")
+    events = await run(hf, session, "run: cat a.txt", harness="claude", model=SCRIPTED_MODEL)
     assert of_type(events, "mount.restored")
     assert events[-1].type == "turn.completed", events[-1]
 

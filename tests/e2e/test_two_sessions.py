@@ -15,10 +15,9 @@ import pytest
 from client import Holdfast
 from contracts.bodies import Session
 from sidecar.runs.live import LiveSandboxes
-from stack.embedded.layout import Layout
-from stack.settings import Settings
 from tests.e2e.conftest import RunningStack, output, run
 from tests.e2e.test_recovery import boxes_of
+from tests.support.light_agent.tree import LIGHT
 from tests.support.requirements import missing
 
 IN_BOX = Path(__file__).with_name("in_box")
@@ -45,7 +44,7 @@ class Victim:
 
     @classmethod
     async def start(cls, hf: Holdfast, provider: str) -> Victim:
-        session = await hf.sessions.create(harness="pi", provider=provider)
+        session = await hf.sessions.create(**LIGHT, provider=provider)
         await hf.files.put(session.id, "victim.py", (IN_BOX / "victim.py").read_bytes())
         word = f"w{secrets.token_hex(12)}"
         key, port = 1 + secrets.randbelow(1 << 30), 20_000 + secrets.randbelow(10_000)
@@ -97,14 +96,14 @@ async def victim(hf: Holdfast, provider: str) -> AsyncIterator[Victim]:
 
 @pytest.fixture
 async def other(hf: Holdfast, provider: str) -> AsyncIterator[Session]:
-    made = await hf.sessions.create(harness="pi", provider=provider)
+    made = await hf.sessions.create(**LIGHT, provider=provider)
     yield made
     await hf.sessions.delete(made.id)
 
 
 async def host_paths(stack: RunningStack, hf: Holdfast, victim: Victim) -> list[str]:
     """Where the host has what is the victim's: directories and sockets."""
-    layout = Layout.of(Settings(data_dir=stack.data_dir))
+    layout = stack.layout
     session = str(victim.session.id)
     places = [stack.data_dir / "mounts" / session, layout.gateway_sessions / session]
     records = [*stack.data_dir.glob("boxes/*/box.json")]

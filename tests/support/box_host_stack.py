@@ -9,7 +9,7 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,11 +19,11 @@ from stack.embedded.probes import answers
 from stack.embedded.services import Wiring
 from stack.settings import load_settings
 from tests.support.paths import ROOT
+from tests.support.ports import free_port
 from tests.support.running_stack import RunningStack, let_go
-from tests.support.services import free_port, process
+from tests.support.services import process, until_ready
 
 BOX_HOST = "box-host"
-UP_SECONDS = 120
 OF_THE_HOST = ("BWRAP", "HARNESS_DIR", "NODE", "WEED", "GEESEFS", "FILER")
 
 all_parts = stack.build_parts
@@ -71,7 +71,9 @@ def _powerless() -> tuple[str, ...]:
 
 
 @contextlib.asynccontextmanager
-async def running_with_a_box_host(home: Path) -> AsyncIterator[RunningStack]:
+async def running_with_a_box_host(
+    home: Path, settings: Mapping[str, str] | None = None
+) -> AsyncIterator[RunningStack]:
     """Such a stack, up for the time of the block."""
     env = {
         **os.environ,
@@ -80,13 +82,16 @@ async def running_with_a_box_host(home: Path) -> AsyncIterator[RunningStack]:
         "HOLDFAST_API_PORT": str(free_port()),
         "HOLDFAST_OFFLINE": "1",
         "PYTHONPATH": str(ROOT),
+        **(settings or {}),
     }
     running = RunningStack(home / "data", env)
     log = home / "supervisor.log"
-    with process([sys.executable, "-m", "tests.support.box_host_stack"], log, env):
-        async with asyncio.timeout(UP_SECONDS):
-            while '"phase": "ready"' not in await running.command("status", "--json", check=False):
-                await asyncio.sleep(0.2)
+    with process([sys.executable, "-m", "tests.support.box_host_stack"], log, env) as supervisor:
+
+        async def is_ready() -> bool:
+            return running.phase == "ready"
+
+        await until_ready(supervisor, log, is_ready)
         yield running
     left = let_go(home)
     assert not left, f"mounts were left behind: {left}"

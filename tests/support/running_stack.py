@@ -11,13 +11,15 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import aioboto3
 
 from contracts.bodies import Session
-from stack.settings import load_settings
-from tests.support.services import free_port
+from stack.embedded.layout import Layout
+from stack.embedded.part import PartState
+from stack.embedded.state import StackState, running_state
+from stack.settings import Settings, load_settings
+from tests.support.ports import free_port
 
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
 
@@ -51,14 +53,33 @@ class RunningStack:
         assert not check or process.returncode == 0, text
         return text
 
-    async def part(self, name: str) -> dict[str, Any]:
-        """What the supervisor says of one part."""
-        parts = json.loads(await self.command("status", "--json", check=False))["parts"]
-        found: dict[str, Any] = next(each for each in parts if each["name"] == name)
-        return found
+    @property
+    def layout(self) -> Layout:
+        run_dir = self.env.get("HOLDFAST_RUN_DIR")
+        return Layout.of(
+            Settings(data_dir=self.data_dir, run_dir=Path(run_dir) if run_dir else None)
+        )
 
-    async def pid_of(self, name: str) -> int:
-        return int((await self.part(name))["pid"])
+    @property
+    def state(self) -> StackState | None:
+        """What `holdfast status` shows, without the price of a command."""
+        return running_state(self.layout)
+
+    @property
+    def phase(self) -> str | None:
+        state = self.state
+        return None if state is None else state.phase
+
+    def part(self, name: str) -> PartState:
+        """What the supervisor says of one part."""
+        state = self.state
+        assert state is not None, f"no stack runs in {self.data_dir}"
+        return next(each for each in state.parts if each.name == name)
+
+    def pid_of(self, name: str) -> int:
+        pid = self.part(name).pid
+        assert pid is not None, f"{name} does not run"
+        return pid
 
     async def stored(self, session: Session, path: str) -> bytes | None:
         """An object as an S3 client of its own sees it."""
@@ -101,7 +122,8 @@ async def running_stack(
         yield running
     finally:
         try:
-            await running.command("down")
+            if running.phase is not None:  # else the test has stopped it
+                await running.command("down")
         finally:
             left = let_go(data_dir)
         assert not left, f"mounts were left behind: {left}"

@@ -147,7 +147,7 @@ async def test_the_api_goes_and_comes_back_and_the_page_goes_on(
     page = await open_page(session, expects="Failed to load resource|ERR_|EventSource")
     await send(page, f"run: echo beat; {UNTIL_LET_GO}\nsay all told")
     await expect(find(page, Hook.TOOL, state="running")).to_contain_text("beat")
-    pid = await stack.pid_of("api")
+    pid = stack.pid_of("api")
     os.kill(pid, signal.SIGSTOP)
     os.kill(pid, signal.SIGKILL)
     await expect(find(page, Hook.OFFLINE)).to_contain_text("The api does not answer")

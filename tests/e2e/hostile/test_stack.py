@@ -18,19 +18,18 @@ from client import Holdfast
 from contracts.bodies import Session
 from contracts.errors import FileNotFound, NotFound, OverQuota
 from contracts.redaction import MASK
-from tests.e2e.conftest import of_type, output, run, wait_for_event
-from tests.support.running_stack import RunningStack, running_stack
-from tests.support.services import short_directory, until
+from tests.e2e.conftest import QUOTA, Keyed, of_type, output, run, wait_for_event
+from tests.support.light_agent.tree import LIGHT
+from tests.support.running_stack import RunningStack
+from tests.support.services import until
 
-QUOTA = 2_000_000
+pytestmark = pytest.mark.xdist_group("keyed-stack")
 
 
-@pytest.fixture(scope="module")
-async def stack(fuse: None) -> AsyncIterator[RunningStack]:
-    settings = {"HOLDFAST_SESSION_BYTES": str(QUOTA), "HOLDFAST_CHECKPOINT_SECONDS": "2"}
-    with short_directory() as directory:
-        async with running_stack(directory / "data", settings) as running:
-            yield running
+@pytest.fixture
+def stack(keyed: Keyed) -> RunningStack:
+    """The one with tight limits."""
+    return keyed.stack
 
 
 @pytest.fixture
@@ -41,7 +40,7 @@ async def hf(stack: RunningStack) -> AsyncIterator[Holdfast]:
 
 @pytest.fixture
 async def session(hf: Holdfast) -> AsyncIterator[Session]:
-    made = await hf.sessions.create(harness="pi")
+    made = await hf.sessions.create(**LIGHT)
     yield made
     await hf.sessions.delete(made.id)
 
@@ -81,8 +80,9 @@ async def test_no_secret_stands_on_any_command_line_while_a_turn_runs(
 async def test_no_part_and_no_sandbox_leaves_its_memory_in_a_file(
     hf: Holdfast, session: Session, stack: RunningStack
 ) -> None:
-    parts = json.loads(await stack.command("status", "--json"))["parts"]
-    pids = {part["name"]: part["pid"] for part in parts if part["pid"]}
+    state = stack.state
+    assert state is not None
+    pids = {part.name: part.pid for part in state.parts if part.pid}
     assert {"api", "sidecar", "gateway", "postgres", "seaweedfs"} <= pids.keys()
     for name, pid in pids.items():
         limits = Path(f"/proc/{pid}/limits").read_text().splitlines()
@@ -182,7 +182,7 @@ async def test_a_workspace_on_the_sandboxes_own_disk_cannot_be_made_the_hosts(
     hf: Holdfast, stack: RunningStack
 ) -> None:
     """With copies, the directory above the workspace is the agent's too."""
-    session = await hf.sessions.create(harness="pi", durability="checkpoint")
+    session = await hf.sessions.create(**LIGHT, durability="checkpoint")
     bait = stack.data_dir / "bait"
     bait.mkdir()
     (bait / "bait.txt").write_text("of the host")

@@ -20,11 +20,11 @@ import pytest
 
 from client import Holdfast
 from contracts.bodies import Session
-from stack.embedded.layout import Layout
-from stack.settings import Settings
 from tests.e2e.conftest import of_type, output, run
+from tests.support.light_agent.tree import LIGHT
+from tests.support.ports import free_port
 from tests.support.running_stack import RunningStack, running_stack
-from tests.support.services import free_port, short_directory
+from tests.support.services import short_directory
 
 pytestmark = [pytest.mark.stack, pytest.mark.harness]
 
@@ -94,10 +94,6 @@ async def manifest_of(data_dir: Path, session_id: UUID, turn_id: UUID) -> bytes:
         return bytes(await answer["Body"].read())
 
 
-def run_dir(stack: RunningStack) -> Path:
-    return Path(stack.env["HOLDFAST_RUN_DIR"])
-
-
 class Lane:
     """A user who sends one turn after the other, each of which changes the files of all before."""
 
@@ -121,7 +117,7 @@ class Lane:
 async def at_work(hf: Holdfast) -> AsyncIterator[list[Lane]]:
     """Turns run one after the other for the time of the block."""
     stop = asyncio.Event()
-    lanes = [Lane(hf, await hf.sessions.create(harness="pi")) for _ in range(LANES)]
+    lanes = [Lane(hf, await hf.sessions.create(**LIGHT)) for _ in range(LANES)]
     async with asyncio.TaskGroup() as group:
         for lane in lanes:
             group.create_task(lane.work(stop))
@@ -151,20 +147,22 @@ async def backup_at_work(hf: Holdfast, stack: RunningStack, file: Path) -> list[
 
 
 @pytest.mark.timeout(600)
-async def test_a_busy_stack_comes_back_whole_in_an_empty_one(fuse: None) -> None:
+async def test_a_busy_stack_comes_back_whole_in_an_empty_one(
+    fuse: None, light_settings: dict[str, str]
+) -> None:
     with short_directory() as home:
-        settings = {"HOLDFAST_RUN_DIR": str(home / "run")}
+        settings = {**light_settings, "HOLDFAST_RUN_DIR": str(home / "run")}
         file = home / "backup.tar"
         async with running_stack(home / "data", settings) as stack:
             async with Holdfast(stack.url, stack.token) as hf:
-                talk = await hf.sessions.create(harness="pi", title="conversation")
+                talk = await hf.sessions.create(**LIGHT, title="conversation")
                 prompt = (
                     "remember the colour teal\nrun: mkdir -p bin empty; echo '#!/bin/sh' > bin/x"
                 )
                 await run(hf, talk, f"{prompt}; chmod +x bin/x; ln -s bin/x link")
-                await hf.sessions.create(harness="pi", title="never used")
+                await hf.sessions.create(**LIGHT, title="never used")
                 await backup_at_work(hf, stack, file)
-            original = await kept(stack.data_dir, run_dir(stack))
+            original = await kept(stack.data_dir, stack.layout.run)
         assert [path.name for path in home.glob("backup.tar*")] == ["backup.tar"]
         other = RunningStack(
             home / "other",
@@ -184,7 +182,7 @@ async def restored_is_equal(other: RunningStack, file: Path, original: Kept) -> 
     await other.command("restore", str(file))
     # nothing but the two storage parts has run there yet
     async with storage(other):
-        found = await kept(other.data_dir, run_dir(other))
+        found = await kept(other.data_dir, other.layout.run)
         assert found.sessions.keys() == original.sessions.keys()
         for sid, events in found.events.items():
             # the original went on after it was copied; up to there it is the same, row for row
@@ -232,20 +230,13 @@ async def compare_receipts(other: RunningStack, found: Kept) -> None:
 @contextlib.asynccontextmanager
 async def storage(stack: RunningStack) -> AsyncIterator[None]:
     """PostgreSQL and SeaweedFS of a stack, alone."""
-    settings = Settings(
-        data_dir=stack.data_dir,
-        run_dir=run_dir(stack),
-        api_port=int(stack.env["HOLDFAST_API_PORT"]),
-    )
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "stack.embedded", "postgres", "seaweedfs", env=stack.env
     )
-    state = Layout.of(settings).state
     try:
         async with asyncio.timeout(60):
-            while f'"pid": {process.pid}' not in (text := state.read_text()) or (
-                '"phase": "ready"' not in text
-            ):
+            while stack.phase != "ready":
+                assert process.returncode is None, "it has ended"
                 await asyncio.sleep(0.05)
         yield
     finally:

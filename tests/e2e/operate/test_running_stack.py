@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -13,28 +14,49 @@ from prometheus_client.parser import text_string_to_metric_families
 from client import Holdfast
 from contracts.bodies import Session
 from tests.e2e.conftest import run
-from tests.support.running_stack import RunningStack, running_stack
-from tests.support.services import short_directory
+from tests.support.light_agent.tree import LIGHT
+from tests.support.running_stack import RunningStack
 
 pytestmark = [pytest.mark.stack, pytest.mark.harness]
 
+Metrics = dict[tuple[str, ...], float]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A session that has had a turn, and what the metrics were before and after it."""
+
+    session: Session
+    before: Metrics
+    after: Metrics
+
+    def change(self, *key: str) -> float:
+        return self.after[key] - self.before.get(key, 0)
+
+    def change_of_all(self, name: str) -> float:
+        return sum(self.change(*key) for key in self.after if key[0] == name)
+
 
 @pytest.fixture(scope="module")
-async def stack(fuse: None) -> AsyncIterator[RunningStack]:
-    with short_directory() as home:
-        settings = {"HOLDFAST_LOG_FORMAT": "json", "HOLDFAST_RUN_DIR": str(home / "run")}
-        async with running_stack(home / "data", settings) as running:
-            yield running
-
-
-@pytest.fixture(scope="module")
-async def session(stack: RunningStack) -> Session:
-    """A session that has had a turn."""
+async def watched(stack: RunningStack) -> AsyncIterator[Watched]:
     async with Holdfast(stack.url, stack.token) as hf:
-        made = await hf.sessions.create(harness="pi")
+        before = await metrics(stack)
+        made = await hf.sessions.create(**LIGHT)
         events = await run(hf, made, "write hello to hello.txt")
         assert events[-1].type == "turn.completed"
-        return await hf.sessions.get(made.id)
+        yield Watched(await hf.sessions.get(made.id), before, await metrics(stack))
+        await hf.sessions.delete(made.id)
+
+
+async def metrics(stack: RunningStack) -> Metrics:
+    async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
+        bearer = {"Authorization": f"Bearer {stack.token}"}
+        answer = await http.get(f"{stack.url}/metrics", headers=bearer)
+    return {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
 
 
 def lines(stack: RunningStack, part: str) -> list[dict[str, Any]]:
@@ -44,31 +66,35 @@ def lines(stack: RunningStack, part: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("part", ["stack", "api", "sidecar", "gateway"])
-async def test_every_line_of_ours_is_json(stack: RunningStack, session: Session, part: str) -> None:
+async def test_every_line_of_ours_is_json(stack: RunningStack, watched: Watched, part: str) -> None:
     found = lines(stack, part)
     assert found
     assert {line["service"] for line in found} == {part}
 
 
 async def test_a_turn_can_be_followed_from_the_request_through_the_services(
-    stack: RunningStack, session: Session
+    stack: RunningStack, watched: Watched
 ) -> None:
-    sid = str(session.id)
+    sid = str(watched.session.id)
     (asked,) = [
         line
         for line in lines(stack, "api")
         if line["message"].startswith(f"POST /sessions/{sid}/turns")
     ]
     assert asked["session_id"] == sid
-    (began,) = [line for line in lines(stack, "sidecar") if "begins on local" in line["message"]]
-    assert session.last_turn is not None
+    (began,) = [
+        line
+        for line in lines(stack, "sidecar")
+        if line.get("session_id") == sid and "begins on local" in line["message"]
+    ]
+    assert watched.session.last_turn is not None
     ids = (began["request_id"], began["session_id"], began["turn_id"])
-    assert ids == (asked["request_id"], sid, str(session.last_turn.id))
+    assert ids == (asked["request_id"], sid, str(watched.session.last_turn.id))
     assert any(line.get("session_id") == sid for line in lines(stack, "gateway"))
 
 
 async def test_logs_are_shown_with_the_name_of_their_part(
-    stack: RunningStack, session: Session
+    stack: RunningStack, watched: Watched
 ) -> None:
     shown = await stack.command("logs", "sidecar")
     assert "sidecar" in shown
@@ -80,21 +106,15 @@ async def test_logs_are_shown_with_the_name_of_their_part(
 
 
 async def test_metrics_tell_of_the_turn_and_its_sandbox(
-    stack: RunningStack, session: Session
+    stack: RunningStack, watched: Watched
 ) -> None:
     async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
         assert (await http.get(f"{stack.url}/metrics")).status_code == 401
-        bearer = {"Authorization": f"Bearer {stack.token}"}
-        answer = await http.get(f"{stack.url}/metrics", headers=bearer)
-    found = {
-        (sample.name, *sorted(sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(answer.text)
-        for sample in family.samples
-    }
-    assert found["holdfast_turns", "completed"] == 1
-    assert found["holdfast_sandboxes", "local"] == 1
-    assert found["holdfast_sandboxes_warm",] == 1
-    assert found["holdfast_leaks",] == 0
-    assert [found["holdfast_up", part] for part in ("database", "sidecar", "store")] == [1, 1, 1]
-    assert sum(found[key] for key in found if key[0] == "holdfast_barrier_seconds_count") == 1
-    assert found["holdfast_append_seconds_count",] >= 1
+    assert watched.change("holdfast_turns", "completed") == 1
+    assert watched.change("holdfast_sandboxes", "local") == 1
+    assert watched.change("holdfast_sandboxes_warm") == 1
+    assert watched.after["holdfast_leaks",] == 0
+    up = [watched.after["holdfast_up", part] for part in ("database", "sidecar", "store")]
+    assert up == [1, 1, 1]
+    assert watched.change_of_all("holdfast_barrier_seconds_count") == 1
+    assert watched.change("holdfast_append_seconds_count") >= 1

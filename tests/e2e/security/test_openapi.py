@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from client import Holdfast
+from tests.support.light_agent.tree import LIGHT
 from tests.support.paths import ROOT
 from tests.support.running_stack import RunningStack
 
@@ -83,7 +84,7 @@ class Fuzz:
 
 @pytest.fixture
 async def fuzz(stack: RunningStack, hf: Holdfast, tmp_path: Path) -> AsyncIterator[Fuzz]:
-    session = await hf.sessions.create(harness="pi", title="fuzzed")
+    session = await hf.sessions.create(**LIGHT, title="fuzzed")
     events = [event async for event in hf.turns.run(session.id, "write hello to a.txt")]
     async with httpx.AsyncClient(trust_env=False) as http:
         bearer = {"Authorization": f"Bearer {stack.token}"}
