@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import signal
+from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
 
-import httpx
 import pytest
 
 from sidecar.gateway import records
 from tests.support.gateway import Gateway, client_of, gateway
 
 
-async def test_terms_are_told_to_the_gateway_and_outlive_it() -> None:
-    session_id = uuid4()
+@pytest.fixture(scope="module")
+async def shared() -> AsyncIterator[Gateway]:
     async with gateway() as running:
-        await told(running, f"/sessions/{session_id}", {"budget": {"tokens": 5}})
-        await running.open(session_id)
-        await running.end(signal.SIGKILL)
-        await running.start()
-        log = running.sockets / records.DIRECTORY / f"{session_id}.ndjson"
-        state = json.loads(log.read_text().splitlines()[-1])["state"]
-        assert state["terms"] == {"budget": {"tokens": 5}}
+        yield running
 
 
 async def test_records_are_read_and_taken_through_the_control_socket() -> None:
@@ -51,19 +43,12 @@ async def test_records_are_read_and_taken_through_the_control_socket() -> None:
     ],
 )
 async def test_what_makes_no_sense_is_refused_with_its_place(
-    method: str, path: str, more: dict[str, Any]
+    shared: Gateway, method: str, path: str, more: dict[str, Any]
 ) -> None:
     session_id = uuid4()
-    async with gateway() as running, client_of(running.control) as client:
-        await running.open(session_id)
+    async with client_of(shared.control) as client:
+        await shared.open(session_id)
         answer = await client.request(method, f"/sessions/{session_id}{path}", **more)
         assert answer.status_code == 400
         assert answer.json()["error"]["code"] == "invalid_input"
         assert "UUID" not in answer.json()["error"]["message"]
-
-
-async def told(running: Gateway, path: str, body: dict[str, Any]) -> httpx.Response:
-    async with client_of(running.control) as client:
-        answer = await client.put(path, json=body)
-    assert answer.status_code == 200, answer.text
-    return answer

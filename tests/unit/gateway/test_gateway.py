@@ -1,38 +1,36 @@
-"""The gateway as a process: its control API, its sockets, and the scripted model behind them."""
+"""The gateway: its control API, its sockets, and the scripted model behind them."""
 
 from __future__ import annotations
 
 import asyncio
 import gzip
 import json
-import os
-import signal
 import stat
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import httpx
 import pytest
 
-from tests.support.gateway import DUMMY, Gateway, chat, client_of, gateway, until
-
-
-def said(answer: httpx.Response) -> str:
-    assert answer.status_code == 200, answer.text
-    return str(answer.json()["choices"][0]["message"]["content"])
-
-
-async def ask(path: Path, prompt: str) -> str:
-    async with client_of(path) as client:
-        return said(await client.post("/v1/chat/completions", json=chat(prompt)))
+from tests.support.gateway import (
+    DUMMY,
+    Gateway,
+    ask,
+    chat,
+    client_of,
+    content_of,
+    gateway,
+    ticking,
+    until,
+)
 
 
 @pytest.fixture(scope="module")
 async def shared() -> AsyncIterator[Gateway]:
-    """One process for all tests that do not end it."""
+    """One gateway for all tests."""
     async with gateway() as running:
         yield running
 
@@ -109,55 +107,10 @@ async def test_the_control_api_answers_what_it_does_not_know_in_the_error_shape(
     assert wrong.json()["error"]["code"] == "bad_request"
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-async def test_a_restarted_gateway_serves_the_same_sockets(how: signal.Signals) -> None:
-    async with gateway() as running:
-        paths = [await running.open() for _ in range(2)]
-        (running.sockets / "notes").mkdir()
-        (running.sockets / "notes" / "sock").touch()
-        await running.end(how)
-        await running.start()
-        assert [await ask(path, "say back") for path in paths] == ["back", "back"]
-        assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in paths)
-        assert (running.sockets / "notes" / "sock").is_file()
-
-
-async def test_a_closed_session_stays_closed_after_a_restart() -> None:
-    session_id = uuid4()
-    async with gateway() as running, client_of(running.control) as control:
-        path = await running.open(session_id)
-        await control.delete(f"/sessions/{session_id}")
-        await running.end()
-        await running.start()
-        assert not path.exists()
-
-
 async def test_a_socket_that_was_removed_is_opened_again(shared: Gateway, path: Path) -> None:
     path.unlink()
     assert await shared.open(UUID(path.parent.name)) == path
     assert await ask(path, "say back") == "back"
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a socket away")
-async def test_a_reopened_socket_keeps_the_owner_it_was_given() -> None:
-    async with gateway() as running:
-        path = await running.open()
-        os.chown(path, 4321, 4321)
-        await running.end(signal.SIGKILL)
-        await running.start()
-        status = path.stat()
-        assert (status.st_uid, status.st_gid) == (4321, 4321)
-        assert stat.S_IMODE(status.st_mode) == 0o600
-
-
-async def test_a_second_gateway_refuses_to_take_the_first_ones_place() -> None:
-    async with gateway() as running:
-        path = await running.open()
-        second = await Gateway(running.directory).spawn()
-        async with asyncio.timeout(20):
-            assert await second.wait() == 1
-        assert "Another gateway listens" in running.log
-        assert await ask(path, "say still here") == "still here"
 
 
 async def test_the_log_has_one_line_a_request_with_whose_it_was(shared: Gateway) -> None:
@@ -191,7 +144,7 @@ async def test_all_routes_of_the_model_apis_answer(client: httpx.AsyncClient) ->
     asked = {"tools": functions, "input": "say hi"}
     response = (await client.post("/v1/responses", json=asked)).json()
     assert response["output"][0]["content"][0]["text"] == "hi"
-    assert said(await client.post("/v1/chat/completions", json=chat("say hi"))) == "hi"
+    assert content_of(await client.post("/v1/chat/completions", json=chat("say hi"))) == "hi"
 
     openai = (await client.get("/v1/models")).json()
     assert openai["object"] == "list"
@@ -233,7 +186,7 @@ async def test_a_bad_body_is_refused_and_the_next_request_is_served(
     answer = await client.post("/v1/messages", content=body, headers=headers)
     assert answer.status_code == status
     assert answer.json()["type"] == "error"
-    assert said(await client.post("/v1/chat/completions", json=chat("say hi"))) == "hi"
+    assert content_of(await client.post("/v1/chat/completions", json=chat("say hi"))) == "hi"
 
 
 async def test_a_compressed_body_is_read_but_never_beyond_the_limit(
@@ -243,7 +196,7 @@ async def test_a_compressed_body_is_read_but_never_beyond_the_limit(
     bomb = gzip.compress(b" " * (80 * 1024 * 1024))
     packed = gzip.compress(json.dumps(chat("say packed")).encode())
     answer = await client.post("/v1/chat/completions", content=packed, headers=headers)
-    assert said(answer) == "packed"
+    assert content_of(answer) == "packed"
     refused = await client.post("/v1/chat/completions", content=bomb, headers=headers)
     assert refused.status_code == 413
 
@@ -290,25 +243,3 @@ async def test_closing_a_socket_cuts_off_its_own_requests_only(shared: Gateway) 
         with pytest.raises(httpx.TransportError):
             await anext(cut_off)
         assert "Waited 1 second." in "".join([line async for line in unharmed])
-
-
-async def test_ending_the_gateway_does_not_wait_for_running_answers() -> None:
-    async with gateway() as running, ticking(await running.open(), 60) as ticks:
-        assert await running.end() < 5
-        with pytest.raises(httpx.TransportError):
-            await anext(ticks)
-
-
-@asynccontextmanager
-async def ticking(path: Path, seconds: int) -> AsyncIterator[AsyncIterator[str]]:
-    """A slow answer of which the first tick has been read."""
-    body = chat(f"wait {seconds} seconds", stream=True)
-    async with (
-        asyncio.timeout(30),
-        client_of(path) as client,
-        client.stream("POST", "/v1/chat/completions", json=body) as answer,
-    ):
-        lines = (line async for line in answer.aiter_lines() if "content" in line)
-        while "tick 1 " not in await anext(lines):
-            pass
-        yield lines

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from uuid import UUID, uuid4
 
-import httpx
 import pytest
 
 from contracts.session_tokens import session_of, session_token
-from tests.support.gateway import REAL_KEY, Gateway, chat, client_of, gateway, until, vendor
+from tests.support.gateway import (
+    PORT_SECRET,
+    REAL_KEY,
+    Gateway,
+    chat,
+    client_of,
+    client_of_port,
+    gateway,
+    port_settings,
+    status_by_port,
+    token_of,
+    until,
+    vendor,
+)
 from tests.support.services import free_port
-
-SECRET = "a secret of gateway and sidecar"
-LISTENING = "0A"
-LOOPBACK = "0100007F"
-
-
-def remote(port: int) -> dict[str, str]:
-    return {"HOLDFAST_GATEWAY_PORT": str(port), "HOLDFAST_GATEWAY_SECRET": SECRET}
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +32,8 @@ def port() -> int:
 
 @pytest.fixture(scope="module")
 async def shared(port: int) -> AsyncIterator[Gateway]:
-    """One process for all tests that do not end it."""
-    async with gateway(**remote(port)) as running:
+    """One gateway for all tests."""
+    async with gateway(**port_settings(port)) as running:
         yield running
 
 
@@ -41,24 +42,6 @@ async def session_id(shared: Gateway) -> UUID:
     opened = uuid4()
     await shared.open(opened)
     return opened
-
-
-@asynccontextmanager
-async def asking(port: int, **headers: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(
-        base_url=f"http://127.0.0.1:{port}", timeout=15, headers=headers, trust_env=False
-    ) as client:
-        yield client
-
-
-def token(session_id: UUID | str, secret: str = SECRET) -> str:
-    return session_token(secret.encode(), str(session_id))
-
-
-async def status_of(port: int, **headers: str) -> int:
-    async with asking(port, **headers) as client:
-        answer = await client.post("/v1/chat/completions", json=chat("say hi"))
-        return answer.status_code
 
 
 async def close(running: Gateway, session_id: UUID) -> None:
@@ -78,9 +61,9 @@ async def test_a_sessions_token_opens_its_own_session(
 ) -> None:
     neighbour = uuid4()
     await shared.open(neighbour)
-    given = token(session_id)
+    given = token_of(session_id)
     headers = {scheme: given} if scheme == "x-api-key" else {"authorization": f"{scheme} {given}"}
-    async with asking(port, **headers) as client:
+    async with client_of_port(port, **headers) as client:
         answer = await client.post("/v1/chat/completions", json=chat("say hi"))
     assert answer.json()["choices"][0]["message"]["content"] == "hi"
     await until(lambda: logged(shared, session_id) == 1)  # said after the answer
@@ -90,34 +73,34 @@ async def test_a_sessions_token_opens_its_own_session(
 async def test_no_other_token_opens_anything(shared: Gateway, port: int, session_id: UUID) -> None:
     neighbour = uuid4()
     await shared.open(neighbour)
-    sign = token(session_id).partition(".")[2]
+    sign = token_of(session_id).partition(".")[2]
     wrong = {
         "forged": f"{session_id}.{'0' * len(sign)}",
-        "of another secret": token(session_id, "another secret"),
+        "of another secret": token_of(session_id, "another secret"),
         "of one session for another": f"{neighbour}.{sign}",
         "a session's name alone": str(session_id),
-        "cut short": token(session_id)[:-1],
-        "longer": token(session_id) + "0",
+        "cut short": token_of(session_id)[:-1],
+        "longer": token_of(session_id) + "0",
         "only a sign": f".{sign}",
-        "of no session": token(""),
-        "of what is no session": token("not-a-uuid"),
+        "of no session": token_of(""),
+        "of what is no session": token_of("not-a-uuid"),
         "what containers say": "by-socket",
     }
     answers = {
         what: (
-            await status_of(port, authorization=f"Bearer {given}"),
-            await status_of(port, **{"x-api-key": given}),
+            await status_by_port(port, authorization=f"Bearer {given}"),
+            await status_by_port(port, **{"x-api-key": given}),
         )
         for what, given in wrong.items()
     }
     assert answers == dict.fromkeys(wrong, (401, 401))
-    assert await status_of(port) == 401
-    assert await status_of(port, authorization="Bearer") == 401
+    assert await status_by_port(port) == 401
+    assert await status_by_port(port, authorization="Bearer") == 401
     assert (logged(shared, session_id), logged(shared, neighbour)) == (0, 0)
 
 
 async def test_a_token_that_is_no_text_is_refused(port: int, session_id: UUID) -> None:
-    async with asking(port) as client:
+    async with client_of_port(port) as client:
         answer = await client.get("/", headers={b"x-api-key": b"\xff\xfe." + b"0" * 64})
     assert answer.status_code == 401
 
@@ -125,8 +108,8 @@ async def test_a_token_that_is_no_text_is_refused(port: int, session_id: UUID) -
 async def test_the_token_of_a_closed_session_opens_nothing_until_it_is_opened_again(
     shared: Gateway, port: int, session_id: UUID
 ) -> None:
-    headers = {"authorization": f"Bearer {token(session_id)}"}
-    async with asking(port, **headers) as client:
+    headers = {"authorization": f"Bearer {token_of(session_id)}"}
+    async with client_of_port(port, **headers) as client:
         body = chat("say hi")
         assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
         await close(shared, session_id)
@@ -138,7 +121,7 @@ async def test_the_token_of_a_closed_session_opens_nothing_until_it_is_opened_ag
 
 async def test_a_session_that_was_never_opened_has_nothing_here(port: int) -> None:
     """Also one whose token is right: the sidecar opens a session before a sandbox has it."""
-    assert await status_of(port, authorization=f"Bearer {token(uuid4())}") == 401
+    assert await status_by_port(port, authorization=f"Bearer {token_of(uuid4())}") == 401
 
 
 @pytest.mark.parametrize(
@@ -148,7 +131,7 @@ async def test_a_session_that_was_never_opened_has_nothing_here(port: int) -> No
 async def test_a_refusal_is_in_the_words_of_the_api_that_was_meant(
     port: int, headers: dict[str, str], kind: str | None
 ) -> None:
-    async with asking(port, **headers) as client:
+    async with client_of_port(port, **headers) as client:
         answer = await client.post("/v1/messages", json={})
     assert answer.status_code == 401
     assert "opens no session" in answer.json()["error"]["message"]
@@ -156,47 +139,13 @@ async def test_a_refusal_is_in_the_words_of_the_api_that_was_meant(
         assert answer.json()["error"]["type"] == kind
 
 
-def opened_by(pid: int) -> set[str]:
-    found = set()
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            found.add(str(link.readlink()))
-    return found
-
-
-async def test_it_listens_on_loopback_and_nowhere_else(shared: Gateway, port: int) -> None:
-    assert shared.process is not None
-    inodes = opened_by(shared.process.pid)
-    found = []
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            row = line.split()
-            if row[3] == LISTENING and f"socket:[{row[9]}]" in inodes:
-                found.append((table, row[1]))
-    assert found == [("tcp", f"{LOOPBACK}:{port:04X}")]
-
-
-async def test_without_a_port_it_listens_on_none_and_a_port_needs_a_secret() -> None:
-    async with gateway(HOLDFAST_GATEWAY_SECRET=SECRET) as running:
-        assert running.process is not None
-        listening = Path(f"/proc/{running.process.pid}/net/tcp").read_text()
-        inodes = opened_by(running.process.pid)
-        rows = [line.split() for line in listening.splitlines()[1:]]
-        assert [r for r in rows if r[3] == LISTENING and f"socket:[{r[9]}]" in inodes] == []
-        await running.end()
-        running.env = {"HOLDFAST_GATEWAY_PORT": str(free_port())}
-        process = await running.spawn()
-        assert await process.wait() != 0
-        assert "HOLDFAST_GATEWAY_SECRET" in running.log
-
-
 async def test_an_answer_streams_as_the_model_gives_it_and_the_token_stays_here() -> None:
     port, opened = free_port(), uuid4()
     async with vendor() as model:
         keys = {"ANTHROPIC_API_KEY": REAL_KEY, "ANTHROPIC_BASE_URL": model.url}
         async with (
-            gateway(**remote(port), **keys) as running,
-            asking(port, **{"x-api-key": token(opened)}) as client,
+            gateway(**port_settings(port), **keys) as running,
+            client_of_port(port, **{"x-api-key": token_of(opened)}) as client,
         ):
             await running.open(opened)
             model.first_byte.set()
@@ -209,9 +158,9 @@ async def test_an_answer_streams_as_the_model_gives_it_and_the_token_stays_here(
                 assert "data: two" in [line async for line in lines]
             _, headers, _ = model.requests[0]
             assert headers["x-api-key"] == REAL_KEY
-            assert token(opened) not in str(headers)
-            assert token(opened) not in running.log
-            assert SECRET not in running.log
+            assert token_of(opened) not in str(headers)
+            assert token_of(opened) not in running.log
+            assert PORT_SECRET not in running.log
 
 
 async def test_who_hangs_up_ends_the_request_to_the_model() -> None:
@@ -219,23 +168,14 @@ async def test_who_hangs_up_ends_the_request_to_the_model() -> None:
     async with vendor() as model:
         keys = {"ANTHROPIC_API_KEY": REAL_KEY, "ANTHROPIC_BASE_URL": model.url}
         async with (
-            gateway(**remote(port), **keys) as running,
-            asking(port, authorization=f"Bearer {token(opened)}") as client,
+            gateway(**port_settings(port), **keys) as running,
+            client_of_port(port, authorization=f"Bearer {token_of(opened)}") as client,
         ):
             await running.open(opened)
             model.first_byte.set()
             async with client.stream("POST", "/v1/messages", json={"model": "m"}) as answer:
                 assert await anext(answer.aiter_lines()) == "data: one"
             await until(model.hung_up.is_set)
-
-
-async def test_a_restarted_gateway_serves_the_same_tokens() -> None:
-    port, opened = free_port(), uuid4()
-    async with gateway(**remote(port)) as running:
-        await running.open(opened)
-        await running.end()
-        await running.start()
-        assert await status_of(port, authorization=f"Bearer {token(opened)}") == 200
 
 
 def test_a_token_names_the_session_that_it_was_made_for() -> None:
