@@ -176,7 +176,7 @@ class GatewayProcess(Gateway):
 
     async def start(self) -> None:
         process = await self.spawn()
-        async with client_of(self.control) as client, asyncio.timeout(60):
+        async with client_of(self.control) as client, asyncio.timeout(120):
             while not await self._is_healthy(client):
                 assert process.returncode is None, self.log
                 await asyncio.sleep(0.02)
