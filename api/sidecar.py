@@ -34,6 +34,7 @@ from contracts.errors import HoldfastError, SidecarUnavailable, StreamGap, from_
 from contracts.events import dumps
 from contracts.logs import request_headers
 from contracts.redaction import Redactor
+from contracts.tls import verification_for
 
 if TYPE_CHECKING:
     from api.settings import Settings
@@ -283,6 +284,7 @@ async def open_sidecar(
     url, _, socket = settings.sidecar_url.partition("unix:")
     transport = httpx.AsyncHTTPTransport(
         uds=socket or None,
+        verify=verification_for(settings.sidecar_url),
         # one stream for every running turn, and calls beside them
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
         trust_env=False,

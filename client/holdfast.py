@@ -36,6 +36,7 @@ from contracts.bodies import (
     Turn,
 )
 from contracts.events import TURN_END_TYPES, Event
+from contracts.tls import verification_for
 
 NOT_READY = frozenset({503})
 
@@ -60,7 +61,9 @@ class Holdfast:
         secret = SecretStr(token) if isinstance(token, str) else token
         self._own = http is None
         # Proxies of the environment are left out: the token is for the stack alone.
-        self._http = http or httpx.AsyncClient(timeout=TIMEOUT, trust_env=False)
+        self._http = http or httpx.AsyncClient(
+            timeout=TIMEOUT, trust_env=False, verify=verification_for(url)
+        )
         self._wire = Wire(self._http, url, secret, name)
         self._patience = patience or Patience()
         self.sessions = Sessions(self._wire)

@@ -10,14 +10,14 @@ from pathlib import Path
 def private_socket(path: Path) -> socket.socket:
     """A bound socket at `path`, mode 0600. What was there before must be gone."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    mask = os.umask(0o177)  # no one may connect before a chmod
     try:
+        # Linux creates the path with the mode of the socket: no one may connect before a chmod,
+        # and a umask would be that of every thread.
+        os.fchmod(listening.fileno(), 0o600)
         listening.bind(str(path))
     except OSError:
         listening.close()
         raise
-    finally:
-        os.umask(mask)
     return listening
 
 

@@ -33,7 +33,7 @@ from sidecar.gateway.remote import RemoteApp
 from sidecar.gateway.session_app import SessionApp
 from sidecar.gateway.settings import Settings
 from sidecar.gateway.sockets import SessionSockets, on_port
-from sidecar.gateway.upstream import LIMITS, TIMEOUT, upstreams
+from sidecar.gateway.upstream import LIMITS, TIMEOUT, trusted_authorities, upstreams
 
 # Longer waits are for who asks to ask again.
 MAX_WAIT_SECONDS = 30.0
@@ -59,7 +59,7 @@ def control_app(settings: Settings) -> FastAPI:
         async with AsyncExitStack() as stack:
             way = stack.enter_context(WayOut.of_this_machine(settings.egress_rules))
             client = await stack.enter_async_context(
-                httpx.AsyncClient(timeout=TIMEOUT, limits=LIMITS)
+                httpx.AsyncClient(timeout=TIMEOUT, limits=LIMITS, verify=trusted_authorities())
             )
             reachable = upstreams(settings, client)
             records = Records(settings.gateway_dir)

@@ -44,6 +44,9 @@ class Opencode:
         ),
     )
 
+    def __init__(self, mend_seconds: float = MEND_SECONDS) -> None:
+        self._mend_seconds = mend_seconds
+
     def mend(self, files: dict[str, bytes]) -> list[str]:
         """SQLite cuts a torn end off by itself; what is left are tools that never returned."""
         if DATABASE not in files:
@@ -54,7 +57,7 @@ class Opencode:
             if f"{DATABASE}-wal" in files:
                 path.with_name("opencode.db-wal").write_bytes(files[f"{DATABASE}-wal"])
             try:
-                closed = _close_dangling(path)
+                closed = _close_dangling(path, self._mend_seconds)
             except sqlite3.Error as error:
                 raise StateBroken(f"opencode's database: {error}") from error
             if not closed:
@@ -116,9 +119,9 @@ class Opencode:
             await acp.set_option("effort", choice.reasoning)
 
 
-def _close_dangling(path: Path) -> int:
+def _close_dangling(path: Path, within: float) -> int:
     """The database comes out of a sandbox: nothing in its schema is trusted."""
-    deadline = time.monotonic() + MEND_SECONDS  # a table may be a view that never ends
+    deadline = time.monotonic() + within  # a table may be a view that never ends
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA trusted_schema = OFF")
         database.set_progress_handler(lambda: time.monotonic() > deadline, STEPS_AT_ONCE)

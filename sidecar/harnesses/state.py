@@ -24,6 +24,7 @@ INTERRUPTED = (
 
 Record = dict[str, Any]
 MOST_FILES = 100_000
+_TORN = object()  # a line that is no JSON
 
 
 class StateBroken(Exception):
@@ -70,7 +71,8 @@ def write_tar(files: Mapping[str, bytes]) -> bytes:
 def mend_jsonl(
     files: dict[str, bytes], closing: Callable[[Sequence[Record]], Iterable[Record]]
 ) -> list[str]:
-    """Cut the torn last line of every JSONL file and close its dangling tool calls, in place.
+    """Cut the torn end of every JSONL file and close its dangling tool calls, in place. What was
+    mended once has nothing left to mend.
 
     `closing` gives the records to add behind those that are there. Returns what was done.
     """
@@ -79,11 +81,14 @@ def mend_jsonl(
         if not path.endswith(".jsonl"):
             continue
         lines = data.splitlines(keepends=True)
-        kept = len(lines) if not lines or _whole(lines[-1]) else len(lines) - 1
+        kept = len(lines)
+        while kept and not _is_whole(lines[kept - 1]):
+            kept -= 1
         records = [record for line in lines[:kept] if (record := _record(line)) is not None]
         added = [json.dumps(record).encode() + b"\n" for record in closing(records)]
         if kept != len(lines):
-            notes.append(f"cut a torn last line of {len(lines[-1])} bytes")
+            torn = sum(map(len, lines[kept:]))
+            notes.append(f"cut a torn last line of {torn} bytes")
         if added:
             notes.append(f"closed {len(added)} tool calls that never returned")
         if kept != len(lines) or added:
@@ -91,13 +96,17 @@ def mend_jsonl(
     return notes
 
 
-def _whole(line: bytes) -> bool:
-    return line.endswith(b"\n") and _record(line) is not None
+def _is_whole(line: bytes) -> bool:
+    return line.endswith(b"\n") and _parse(line) is not _TORN
 
 
 def _record(line: bytes) -> Record | None:
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
+    found = _parse(line)
     return found if isinstance(found, dict) else None
+
+
+def _parse(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return _TORN

@@ -55,8 +55,8 @@ class BoxdSandbox:
                 env=dict(command.env),
                 timeout=command.timeout,
             )
-        split = int(head["stdout"])
-        return ExecResult(int(head["exit_code"]), output[:split], output[split:])
+            split = int(head["stdout"])
+            return ExecResult(int(head["exit_code"]), output[:split], output[split:])
 
     async def spawn(self, command: Command) -> None:
         with asked("spawn"):
@@ -163,5 +163,12 @@ def asked(op: str) -> Iterator[None]:
         if refused.kind == "large":
             raise Unsupported(str(refused), op=op) from refused
         raise Unreachable(str(refused), op=op) from refused
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,  # of an infinite number, which JSON has as 1e999
+        RecursionError,
+    ) as error:
         raise Unreachable(f"the sandbox answers nonsense to {op}", op=op) from error

@@ -11,6 +11,7 @@ import httpx
 
 from contracts.bodies import GatewayRecords, Terms
 from contracts.errors import Unavailable
+from contracts.tls import verification_for
 
 TRIES = 40
 PAUSE_SECONDS = 0.25
@@ -18,10 +19,17 @@ ANSWER_SECONDS = 10.0
 
 
 class Gateway:
-    def __init__(self, control: Path) -> None:
+    """`tries` with `pause_seconds` between them are how long a restart is waited for."""
+
+    def __init__(
+        self, control: Path, *, tries: int = TRIES, pause_seconds: float = PAUSE_SECONDS
+    ) -> None:
+        self._tries = tries
+        self._pause_seconds = pause_seconds
         self._http = httpx.AsyncClient(
             transport=httpx.AsyncHTTPTransport(
                 uds=str(control),
+                verify=verification_for("unix:"),
                 # every running turn waits for records all the time
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
             ),
@@ -63,11 +71,11 @@ class Gateway:
         await self._call("DELETE", f"/sessions/{session_id}/records", params={"upto": upto})
 
     async def _call(self, method: str, path: str, **how: Any) -> httpx.Response:
-        for _ in range(TRIES):
+        for _ in range(self._tries):
             try:
                 answer = await self._http.request(method, path, **how)
             except httpx.TransportError:
-                await asyncio.sleep(PAUSE_SECONDS)
+                await asyncio.sleep(self._pause_seconds)
                 continue
             if answer.is_success:
                 return answer

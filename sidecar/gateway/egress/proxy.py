@@ -66,6 +66,7 @@ class Rules:
     total: int = 256
     bytes: int = 4 << 30
     idle_seconds: float = 300.0
+    head_seconds: float = HEAD_SECONDS
 
 
 @dataclass
@@ -159,7 +160,7 @@ class Proxy:
         self, here: Wire, passage: Passage
     ) -> AsyncIterator[tuple[Target, h11.Request]]:
         """What is asked for, once it is sure that it may be had. Raises: Refused."""
-        request = await _request(here)
+        request = await _request(here, self._rules.head_seconds)
         passage.method = request.method.decode("ascii")
         asked = request.target.decode("ascii", "replace")
         passage.host = _shown(asked)
@@ -278,10 +279,10 @@ class Proxy:
         raise Refused(502, "egress_unreachable", f"{target.host} does not answer")
 
 
-async def _request(here: Wire) -> h11.Request:
+async def _request(here: Wire, within: float) -> h11.Request:
     """Raises: Refused."""
     try:
-        async with asyncio.timeout(HEAD_SECONDS):
+        async with asyncio.timeout(within):
             event = await here.next_event()
     except h11.RemoteProtocolError as error:
         status = error.error_status_hint

@@ -1,69 +1,25 @@
-"""Records of a session, over the gateway's control socket."""
+"""Records of a session outlive the gateway process."""
 
 from __future__ import annotations
 
 import json
 import signal
-from typing import Any
 from uuid import uuid4
 
-import httpx
-import pytest
-
 from sidecar.gateway import records
-from tests.support.gateway import Gateway, client_of, gateway
+from tests.support.gateway import client_of, gateway_process
 
 
 async def test_terms_are_told_to_the_gateway_and_outlive_it() -> None:
     session_id = uuid4()
-    async with gateway() as running:
-        await told(running, f"/sessions/{session_id}", {"budget": {"tokens": 5}})
+    async with gateway_process() as running:
+        async with client_of(running.control) as client:
+            terms = {"budget": {"tokens": 5}}
+            answer = await client.put(f"/sessions/{session_id}", json=terms)
+        assert answer.status_code == 200, answer.text
         await running.open(session_id)
         await running.end(signal.SIGKILL)
         await running.start()
         log = running.sockets / records.DIRECTORY / f"{session_id}.ndjson"
         state = json.loads(log.read_text().splitlines()[-1])["state"]
         assert state["terms"] == {"budget": {"tokens": 5}}
-
-
-async def test_records_are_read_and_taken_through_the_control_socket() -> None:
-    session_id = uuid4()
-    async with gateway() as running, client_of(running.control) as client:
-        url = f"/sessions/{session_id}/records"
-        assert (await client.get(url)).status_code == 404
-        await running.open(session_id)
-        found = (await client.get(url, params={"wait": 0})).json()
-        assert (found["records"], found["open"]) == ([], 0)
-        assert (await client.delete(url, params={"upto": found["last"]})).status_code == 200
-        assert (await client.delete(f"/sessions/{session_id}")).json()["closed"]
-        assert list((running.sockets / records.DIRECTORY).iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "more"),
-    [
-        ("PUT", "", {"json": {"budget": {"tokens": 0}}}),
-        ("PUT", "", {"json": {"budget": {"cost": -1}}}),
-        ("PUT", "", {"json": {"colour": "red"}}),
-        ("GET", "/records", {"params": {"after": -1}}),
-        ("GET", "/records", {"params": {"wait": 3600}}),
-        ("DELETE", "/records", {}),
-    ],
-)
-async def test_what_makes_no_sense_is_refused_with_its_place(
-    method: str, path: str, more: dict[str, Any]
-) -> None:
-    session_id = uuid4()
-    async with gateway() as running, client_of(running.control) as client:
-        await running.open(session_id)
-        answer = await client.request(method, f"/sessions/{session_id}{path}", **more)
-        assert answer.status_code == 400
-        assert answer.json()["error"]["code"] == "invalid_input"
-        assert "UUID" not in answer.json()["error"]["message"]
-
-
-async def told(running: Gateway, path: str, body: dict[str, Any]) -> httpx.Response:
-    async with client_of(running.control) as client:
-        answer = await client.put(path, json=body)
-    assert answer.status_code == 200, answer.text
-    return answer

@@ -406,7 +406,8 @@ async def _handle(_: Request, error: Exception) -> Response:
 def serve() -> Iterator[FakeApi]:
     """The server in a thread of its own, since the commands under test block theirs."""
     api = FakeApi()
-    with socket.socket() as bound:
+    # The protocol is named because asyncio sets TCP_NODELAY only on a socket that knows it.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as bound:
         bound.bind(("127.0.0.1", 0))
         api.url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         config = uvicorn.Config(

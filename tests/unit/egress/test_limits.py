@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-import pytest
-
-from sidecar.gateway.egress import proxy as proxy_module
 from sidecar.gateway.egress.proxy import Allowed, Rules
 from sidecar.gateway.egress.tally import STILL_OPEN
 from tests.support.egress import ANY_PORT, echo, last, listener, rest, running, said, status
@@ -23,9 +20,8 @@ async def test_a_head_without_end_is_cut_off() -> None:
         assert there.names.asked == []
 
 
-async def test_a_head_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy_module, "HEAD_SECONDS", 0.05)
-    async with running() as there:
+async def test_a_head_that_never_ends_is_not_waited_for() -> None:
+    async with running(rules=Rules(head_seconds=0.05)) as there:
         assert status(await there.ask(b"CONNECT web.example:443 HTTP/1.1\r\nHost: x\r\n")) == 408
         assert said(await last(there))[1:] == ("refused", "the request did not arrive in time")
 

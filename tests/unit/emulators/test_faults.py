@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +27,6 @@ from emulators.http_server import http_server, listening
 from emulators.rpc_faults import inject
 from tests.support.services import until
 
-AT_ONCE = 3.0
 SERVING = HealthCheckResponse.ServingStatus.SERVING
 
 
@@ -169,19 +167,23 @@ async def test_a_hanging_request_gets_no_answer_and_is_not_carried_out(
 
 
 async def test_a_hang_that_is_over_is_a_reset(http: httpx.AsyncClient, cloud: Cloud) -> None:
+    await add(http, "hang", seconds=3600)
+    with pytest.raises(httpx.ReadTimeout):
+        await http.get("/a", timeout=0.1)
     await add(http, "hang", seconds=0.2)
-    began = time.monotonic()
     with pytest.raises(httpx.ReadError):
         await http.get("/a")
-    assert 0.2 <= time.monotonic() - began < AT_ONCE
     assert cloud.carried_out == []
 
 
-async def test_a_delayed_request_is_answered_late(http: httpx.AsyncClient) -> None:
-    await add(http, "delay", seconds=0.2)
-    began = time.monotonic()
+async def test_a_delayed_request_is_answered_late(http: httpx.AsyncClient, cloud: Cloud) -> None:
+    await add(http, "delay", seconds=3600)
+    with pytest.raises(httpx.ReadTimeout):
+        await http.post("/a", content=b"x", timeout=0.1)
+    assert cloud.carried_out == []
+    await add(http, "delay", seconds=0.1)
     assert (await http.post("/a", content=b"x")).text == "done x"
-    assert time.monotonic() - began >= 0.2
+    assert cloud.carried_out == ["/a"]
 
 
 async def test_a_delayed_request_is_carried_out_although_its_client_has_left(
@@ -227,8 +229,6 @@ async def test_a_server_ends_at_once_whatever_its_clients_do(cloud: Cloud) -> No
         async with http_server(Faulty(None, faults, cloud), "127.0.0.1") as url:
             asked = asyncio.create_task(client.get(url))
             await until(lambda: faults.all()[0][1], "the request has come")
-            began = time.monotonic()
-        assert time.monotonic() - began < AT_ONCE
         with pytest.raises(httpx.TransportError):
             await asked
 
@@ -337,10 +337,12 @@ async def test_a_hanging_call_gets_no_answer(rpc: Served) -> None:
 
 
 async def test_a_delayed_call_is_answered_late(rpc: Served) -> None:
-    rpc.faults.add(Fault(fault="delay", seconds=0.2))
-    began = time.monotonic()
+    rpc.faults.add(Fault(fault="delay", seconds=3600))
+    with pytest.raises(asyncio.TimeoutError):
+        await check(rpc, within=0.1)
+    assert rpc.service.carried_out == []
+    rpc.faults.add(Fault(fault="delay", seconds=0.1))
     assert await check(rpc) == SERVING
-    assert time.monotonic() - began >= 0.2
 
 
 async def test_a_delayed_call_is_carried_out_although_its_client_has_left(rpc: Served) -> None:

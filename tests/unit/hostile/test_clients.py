@@ -5,12 +5,13 @@ Read from the source, so that a client that somebody adds is looked at too."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import functools
 from pathlib import Path
 
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.sources import list_calls, list_nodes
 
 PACKAGES = ("api", "client", "contracts", "docker", "seaweedfs", "sidecar", "stack")
 
@@ -39,15 +40,9 @@ VERBS = ("get", "post", "put", "delete", "request", "patch", "head", "options", 
 FOLLOWS = {"stack/install/download.py": "a release file whose sha256 is pinned"}
 
 
-def sources() -> Iterator[Path]:
-    for package in PACKAGES:
-        yield from sorted((ROOT / package).rglob("*.py"))
-
-
-def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), node
+@functools.cache
+def sources() -> tuple[Path, ...]:
+    return tuple(path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
 
 
 def said(call: ast.Call) -> set[str]:
@@ -57,7 +52,7 @@ def said(call: ast.Call) -> set[str]:
 def test_every_client_is_made_with_a_timeout() -> None:
     found: dict[str, list[str]] = {}
     for path in sources():
-        for name, call in calls(path):
+        for name, call in list_calls(path):
             if name in CLIENTS:
                 place = f"{path.relative_to(ROOT)}:{call.lineno}"
                 found.setdefault(name, []).append(place)
@@ -72,7 +67,7 @@ def test_every_client_is_made_with_a_timeout() -> None:
 def test_every_client_of_the_store_has_both_timeouts() -> None:
     found = 0
     for path in sources():
-        for name, call in calls(path):
+        for name, call in list_calls(path):
             if name in BOTO:
                 found += 1
                 place = f"{path.relative_to(ROOT)}:{call.lineno}"
@@ -83,7 +78,7 @@ def test_every_client_of_the_store_has_both_timeouts() -> None:
 def test_no_other_way_of_making_a_client_is_used() -> None:
     """The import of a library that is not in the list above would go unseen."""
     for path in sources():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in list_nodes(path):
             names = []
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
@@ -97,7 +92,7 @@ def test_no_other_way_of_making_a_client_is_used() -> None:
 
 def test_no_client_follows_a_redirect() -> None:
     for path in sources():
-        for name, call in calls(path):
+        for name, call in list_calls(path):
             for keyword in call.keywords:
                 if keyword.arg == "follow_redirects":
                     follows = not isinstance(keyword.value, ast.Constant) or keyword.value.value
@@ -111,7 +106,7 @@ def test_every_request_of_aiohttp_which_follows_by_default_says_not_to() -> None
         source = path.read_text()
         if "aiohttp.ClientSession" not in source or path.name == "docker.py":
             continue
-        for name, call in calls(path):
+        for name, call in list_calls(path):
             owner, _, verb = name.rpartition(".")
             if verb in VERBS and owner in ("http", "self._http"):
                 found += 1

@@ -9,6 +9,7 @@ import lzma
 import sqlite3
 import tarfile
 import tracemalloc
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +21,37 @@ from contracts import events
 from contracts.errors import Unreachable
 from sidecar.boxhost.contract import MountSick
 from sidecar.boxhost.host_files import result_of
-from sidecar.harnesses import opencode
 from sidecar.harnesses import registry as harnesses
 from sidecar.harnesses.normalise import Normaliser
+from sidecar.harnesses.opencode import DATABASE, Opencode
 from sidecar.harnesses.state import StateBroken, read_tar, write_tar
 from sidecar.harnesses.untrusted import parsed
+from sidecar.providers.base import Command, SandboxProcess, Status
 from sidecar.providers.boxd import Refused, answered
 from sidecar.providers.boxd_files import BoxdFiles
-from sidecar.providers.boxd_sandbox import asked
+from sidecar.providers.boxd_sandbox import BoxdSandbox
 from sidecar.runs.bounds import BURST_SECONDS, Pace
 
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    LEAVES,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
     max_leaves=12,
 )
+# As odd, and quicker to make, for places of which there are many.
+SHALLOW = LEAVES | st.lists(LEAVES, max_size=2) | st.dictionaries(st.text(max_size=8), LEAVES)
 
 
-@pytest.mark.parametrize("packed", [gzip.compress, lzma.compress])
-def test_a_state_that_is_compressed_is_not_unpacked(packed: Any) -> None:
-    tar = packed(write_tar({"a": bytes(64 << 20)}))
+@pytest.mark.parametrize(
+    "packed",
+    [
+        lambda data: gzip.compress(data, compresslevel=1),
+        lambda data: lzma.compress(data, preset=0),
+    ],
+    ids=["gzip", "lzma"],
+)
+def test_a_state_that_is_compressed_is_not_unpacked(packed: Callable[[bytes], bytes]) -> None:
+    tar = packed(write_tar({"a": bytes(24 << 20)}))
     tracemalloc.start()
     try:
         with pytest.raises(StateBroken):
@@ -76,30 +88,81 @@ def test_no_bytes_at_all_break_the_reader_of_states(data: bytes) -> None:
     assert sum(map(len, found.values())) <= len(data)
 
 
+IDS = st.sampled_from(["a", "b", 1, None])
+CALLS = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.sampled_from(["tool_use", "tool_result", "toolCall", "text", 1]),
+        "id": IDS,
+        "tool_use_id": IDS,
+        "name": SHALLOW,
+    },
+)
+# What the harnesses write down, with every field there or not, and some of them odd.
+RECORDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.sampled_from(["response_item", "message", "user", 1]),
+        "uuid": IDS,
+        "id": IDS,
+        "ordinal": SHALLOW,
+        "payload": st.fixed_dictionaries(
+            {},
+            optional={
+                "type": st.sampled_from(["function_call", "function_call_output", "_call", 1]),
+                "call_id": IDS,
+            },
+        )
+        | SHALLOW,
+        "message": st.fixed_dictionaries(
+            {},
+            optional={
+                "role": st.sampled_from(["assistant", "toolResult", 1]),
+                "toolCallId": IDS,
+                "content": st.lists(CALLS | SHALLOW, max_size=3) | SHALLOW,
+            },
+        )
+        | SHALLOW,
+    },
+)
+LINES = st.one_of(
+    RECORDS.map(json.dumps),
+    SHALLOW.map(json.dumps),
+    st.text(max_size=30),
+    st.just("[" * 100_000),
+)
+
+
 @pytest.mark.parametrize("name", ["claude", "codex", "pi"])
-@given(lines=st.lists(st.one_of(JSON.map(json.dumps), st.text(max_size=30)), max_size=6))
-def test_no_record_of_a_harness_breaks_the_mending(name: str, lines: list[str]) -> None:
-    deep = "[" * 100_000
-    data = "\n".join([*lines, deep]).encode("utf-8", "surrogatepass")
+@given(lines=st.lists(LINES, max_size=6), end=st.sampled_from(["", "\n", '\n{"torn": ']))
+def test_no_record_of_a_harness_breaks_the_mending(name: str, lines: list[str], end: str) -> None:
+    data = ("\n".join(lines) + end).encode("utf-8", "surrogatepass")
     harness = harnesses.get(name)
     files = {f"{kept}/x.jsonl": data for kept in harness.state.kept}
-    try:
-        harness.mend(files)
-    except (StateBroken, ValueError, AttributeError, LookupError, TypeError):
-        return  # what the ladder takes for a broken state
+    harness.mend(files)
+    once = dict(files)
+    assert harness.mend(files) == []
+    assert files == once
 
 
-def test_a_database_that_never_ends_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(opencode, "MEND_SECONDS", 0.2)
+@pytest.mark.parametrize("name", ["claude", "codex", "pi"])
+@given(records=st.lists(st.dictionaries(st.text(max_size=8), SHALLOW) | SHALLOW, max_size=4))
+def test_a_whole_record_stays_as_it_is(name: str, records: list[Any]) -> None:
+    data = "".join(json.dumps(record) + "\n" for record in records).encode()
+    harness = harnesses.get(name)
+    files = {f"{kept}/x.jsonl": data for kept in harness.state.kept}
+    assert harness.mend(files) == []
+    assert set(files.values()) == {data}
+
+
+def test_a_database_that_never_ends_is_given_up(tmp_path: Path) -> None:
     path = tmp_path / "db"
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i, i FROM n"
     with sqlite3.connect(path) as database:
         database.execute(f"CREATE VIEW part(id, data) AS {endless}")
     database.close()
     with pytest.raises(StateBroken):
-        harnesses.get("opencode").mend({opencode.DATABASE: path.read_bytes()})
+        Opencode(mend_seconds=0.2).mend({DATABASE: path.read_bytes()})
 
 
 @given(line=st.one_of(JSON.map(lambda value: json.dumps(value).encode()), st.binary(max_size=60)))
@@ -157,13 +220,71 @@ def test_a_walkers_error_is_told_whatever_it_is(answer: dict[str, Any]) -> None:
         result_of(answer)
 
 
-@given(value=JSON)
-def test_what_boxd_says_of_processes_may_be_anything(value: Any) -> None:
-    try:
-        with asked("processes"):
-            _ = [(str(each["token"]), int(each["pid"])) for each in value]
-    except Unreachable:
+class Alive:
+    """A control plane that says of every sandbox that it runs."""
+
+    async def status(self, sandbox_id: str) -> Status:
+        return Status.RUNNING
+
+    async def keepalive(self, sandbox_id: str) -> None:
         pass
+
+
+ODD: list[Any] = [None, True, -1, 1e999, float("nan"), 1 << 80, "x", [], [[]], {}, {"a": 1}]
+
+
+def variants(good: Any) -> Iterator[Any]:
+    """A good value with one thing in it that is odd, or missing."""
+    yield from ODD
+    if isinstance(good, dict):
+        for name in good:
+            yield {key: value for key, value in good.items() if key != name}
+            for each in variants(good[name]):
+                yield {**good, name: each}
+    elif isinstance(good, list):
+        for number, item in enumerate(good):
+            for each in variants(item):
+                yield [*good[:number], each, *good[number + 1 :]]
+
+
+PROCESS = {"token": "t", "pid": 7, "argv": ["a", "b"], "memory": 5}
+BOXD_ANSWERS: dict[str, tuple[dict[str, Any], Callable[[BoxdSandbox], Awaitable[object]]]] = {
+    "processes": ({"processes": [PROCESS]}, BoxdSandbox.processes),
+    "held": ({"inodes": [1, 2]}, BoxdSandbox.held),
+    "exec": (
+        {"stdout": 1, "exit_code": 0},
+        lambda sandbox: sandbox.exec(Command(("true",))),
+    ),
+    "mounted": ({"mounted": True, "alive": True}, BoxdSandbox.mounted),
+}
+
+
+@pytest.mark.parametrize("op", BOXD_ANSWERS)
+async def test_whatever_boxd_answers_is_a_result_or_unreachable(op: str) -> None:
+    good, ask = BOXD_ANSWERS[op]
+
+    async def tell(head: Any) -> object:
+        return await ask(BoxdSandbox("box", {}, Boxd(head, b"out"), Alive()))  # type: ignore[arg-type]
+
+    await tell(good)
+    refused = 0
+    for head in variants(good):
+        try:
+            await tell(head)
+        except Unreachable:
+            refused += 1
+    assert refused > len(ODD) / 2
+
+
+@given(value=JSON)
+async def test_what_boxd_says_of_processes_may_be_anything(value: Any) -> None:
+    for head in (value, {"processes": value}, {"processes": [value]}):
+        sandbox = BoxdSandbox("box", {}, Boxd(head), Alive())  # type: ignore[arg-type]
+        try:
+            found = await sandbox.processes()
+        except Unreachable:
+            continue
+        assert all(isinstance(each, SandboxProcess) for each in found)
 
 
 @given(message=st.one_of(JSON, st.dictionaries(st.sampled_from(["method", "params", "id"]), JSON)))
@@ -183,14 +304,14 @@ UPDATES = st.fixed_dictionaries(
     },
     optional={
         "content": JSON,
-        "toolCallId": st.one_of(st.just("c"), JSON),
-        "title": st.one_of(st.just("t"), JSON),
+        "toolCallId": st.one_of(st.just("c"), SHALLOW),
+        "title": st.one_of(st.just("t"), SHALLOW),
         "status": st.sampled_from(["completed", "failed", "pending", "x"]),
-        "rawInput": JSON,
-        "rawOutput": JSON,
-        "entries": JSON,
-        "locations": JSON,
-        "_meta": st.one_of(JSON, st.fixed_dictionaries({"terminal_output_delta": JSON})),
+        "rawInput": SHALLOW,
+        "rawOutput": SHALLOW,
+        "entries": SHALLOW,
+        "locations": SHALLOW,
+        "_meta": st.one_of(SHALLOW, st.fixed_dictionaries({"terminal_output_delta": SHALLOW})),
     },
 )
 

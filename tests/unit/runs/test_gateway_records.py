@@ -1,9 +1,8 @@
-"""Records of a real gateway become events of a turn."""
+"""Records of a real gateway, started again in between, become events of a turn."""
 
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -18,31 +17,30 @@ from sidecar.gateway.records import SessionLog
 from sidecar.runs.gateway import Gateway
 from sidecar.runs.journal import Journal
 from sidecar.runs.records import Recorded
-from tests.support.gateway import Gateway as Process
-from tests.support.gateway import gateway, until
+from tests.support.gateway import ServedGateway, gateway, until
 from tests.support.runs import request_of
 
 
 @pytest.fixture
-async def process() -> AsyncIterator[Process]:
+async def served() -> AsyncIterator[ServedGateway]:
     async with gateway() as running:
         yield running
 
 
 @pytest.fixture
-async def line(process: Process) -> AsyncIterator[Gateway]:
-    control = Gateway(process.control)
+async def line(served: ServedGateway) -> AsyncIterator[Gateway]:
+    control = Gateway(served.control)
     yield control
     await control.aclose()
 
 
-async def note(process: Process, session_id: UUID, *texts: str) -> None:
+async def note(served: ServedGateway, session_id: UUID, *texts: str) -> None:
     """Let the gateway have noted something, by the log that it reads when it starts."""
-    await process.end(signal.SIGKILL)
-    log = SessionLog.load(process.sockets / ".records" / f"{session_id}.ndjson")
+    await served.stop()
+    log = SessionLog.load(served.sockets / ".records" / f"{session_id}.ndjson")
     for text in texts:
         log.add("thing", {"text": text})
-    await process.start()
+    await served.start()
 
 
 def told(journal: Journal) -> list[str]:
@@ -51,13 +49,13 @@ def told(journal: Journal) -> list[str]:
 
 
 async def test_a_record_becomes_an_event_once_whoever_takes_it(
-    process: Process, line: Gateway, tmp_path: Path
+    served: ServedGateway, line: Gateway, tmp_path: Path
 ) -> None:
     session_id = uuid4()
     journal = Journal.create(tmp_path, request_of(session_id))
     recorded = Recorded(line, journal, 0, begun=False)
     await recorded.begin()
-    await note(process, session_id, "one", "two")
+    await note(served, session_id, "one", "two")
     follower = asyncio.ensure_future(recorded.follow())
     await until(lambda: len(told(journal)) == 2)
     async with asyncio.TaskGroup() as group:
@@ -68,23 +66,23 @@ async def test_a_record_becomes_an_event_once_whoever_takes_it(
     # the sidecar dies here; the next one goes on with the journal, and the gateway has it all
     again = Journal.load(journal.path)
     adopted = Recorded(line, again, 0, begun=True)
-    await note(process, session_id, "three")
+    await note(served, session_id, "three")
     await adopted.take_rest()
     assert told(again) == ["one", "two", "three"]
     assert [entry.n for entry in again.entries()] == [1, 2, 3]
 
 
 async def test_the_next_turn_tells_what_came_too_late_for_the_last(
-    process: Process, line: Gateway, tmp_path: Path
+    served: ServedGateway, line: Gateway, tmp_path: Path
 ) -> None:
     session_id = uuid4()
     first = Journal.create(tmp_path, request_of(session_id))
     recorded = Recorded(line, first, 0, begun=False)
     await recorded.begin()
-    await note(process, session_id, "in time")
+    await note(served, session_id, "in time")
     await recorded.take_rest()
     await recorded.forget()
-    await note(process, session_id, "late")
+    await note(served, session_id, "late")
     for earlier in (first.last_record, 0):  # also when nobody remembers: what is taken is gone
         second = Journal.create(tmp_path, request_of(session_id))
         await Recorded(line, second, earlier, begun=True).take_rest()
@@ -92,12 +90,13 @@ async def test_the_next_turn_tells_what_came_too_late_for_the_last(
 
 
 async def test_records_that_cannot_be_had_now_do_not_fail_the_turn(
-    process: Process, line: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served: ServedGateway, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("sidecar.runs.gateway.TRIES", 2)
+    line = Gateway(served.control, tries=2, pause_seconds=0.01)
     journal = Journal.create(tmp_path, request_of(uuid4()))
     recorded = Recorded(line, journal, 0, begun=False)
     await recorded.begin()
-    await process.end(signal.SIGKILL)
+    await served.stop()
     await recorded.take_rest(cut_off=True)
     assert journal.last_n == 0
+    await line.aclose()
