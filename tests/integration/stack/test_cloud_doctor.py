@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from stack.clouds import Cloud
+from stack.commands.cloud_doctor import read_steps
 from tests.support.paths import ROOT
 from tests.support.requirements import missing
 from tests.support.services import free_port, short_directory
@@ -44,6 +45,8 @@ def doctor(env: Mapping[str, str], *words: str) -> tuple[int, Steps]:
     )
     assert done.stdout, done.stderr
     steps = {step["check"]: step for step in json.loads(done.stdout)["checks"]}
+    failed = [s for s in steps.values() if s["level"] == "fail"]
+    assert (done.returncode == 1) == bool(failed), done.stdout + done.stderr
     # whatever is wrong comes with what to do
     helpless = [s for s in steps.values() if s["level"] == "fail" and not s["advice"]]
     assert helpless == [], done.stdout
@@ -177,6 +180,42 @@ def test_a_sandbox_needs_a_stack_that_runs(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "error: the stack does not run" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [("sys.exit(3)", "exit code 3"), ("os.kill(os.getpid(), 9)", "exit code -9")],
+    ids=["exit", "killed"],
+)
+async def test_a_doctor_that_ends_without_a_failed_step_is_one(end: str, told: str) -> None:
+    step = {"check": "SDK", "level": "ok", "found": "it is installed", "advice": ""}
+    script = f"import os, sys; print({json.dumps(step)!r}); sys.stdout.flush(); {end}"
+    steps = [each async for each in read_steps((sys.executable, "-c", script), {})]
+    assert steps[0] == step
+    assert [(each["check"], each["level"]) for each in steps[1:]] == [("doctor", "fail")]
+    assert told in steps[1]["found"]
+    assert steps[1]["advice"]
+
+
+def test_what_an_sdk_does_at_the_end_of_the_interpreter_does_not_change_the_exit_code() -> None:
+    script = (
+        "import atexit, os; atexit.register(os.abort); print('said')\n"
+        "from sidecar.exiting import exit_process; exit_process(0)"
+    )
+    done = subprocess.run(
+        (sys.executable, "-c", script), cwd=ROOT, capture_output=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, b"said\n"), done.stderr
+
+
+async def test_what_an_sdk_prints_is_no_step_and_ends_nothing() -> None:
+    step = {"check": "SDK", "level": "ok", "found": "it is installed", "advice": ""}
+    script = f"print('a new version is there'); print({json.dumps(step)!r})"
+    steps = [each async for each in read_steps((sys.executable, "-c", script), {})]
+    assert [(each["level"], each["found"]) for each in steps] == [
+        ("warn", "a new version is there"),
+        ("ok", "it is installed"),
+    ]
 
 
 @pytest.mark.stack
