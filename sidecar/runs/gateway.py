@@ -18,7 +18,9 @@ ANSWER_SECONDS = 10.0
 
 
 class Gateway:
-    def __init__(self, control: Path) -> None:
+    def __init__(self, control: Path, tries: int = TRIES) -> None:
+        """`tries` is how often a gateway that is away is asked."""
+        self._tries = tries
         self._http = httpx.AsyncClient(
             transport=httpx.AsyncHTTPTransport(
                 uds=str(control),
@@ -63,7 +65,7 @@ class Gateway:
         await self._call("DELETE", f"/sessions/{session_id}/records", params={"upto": upto})
 
     async def _call(self, method: str, path: str, **how: Any) -> httpx.Response:
-        for _ in range(TRIES):
+        for _ in range(self._tries):
             try:
                 answer = await self._http.request(method, path, **how)
             except httpx.TransportError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -92,12 +93,12 @@ async def test_the_next_turn_tells_what_came_too_late_for_the_last(
 
 
 async def test_records_that_cannot_be_had_now_do_not_fail_the_turn(
-    process: Process, line: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    process: Process, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("sidecar.runs.gateway.TRIES", 2)
     journal = Journal.create(tmp_path, request_of(uuid4()))
-    recorded = Recorded(line, journal, 0, begun=False)
-    await recorded.begin()
-    await process.end(signal.SIGKILL)
-    await recorded.take_rest(cut_off=True)
+    async with contextlib.aclosing(Gateway(process.control, tries=2)) as line:
+        recorded = Recorded(line, journal, 0, begun=False)
+        await recorded.begin()
+        await process.end(signal.SIGKILL)
+        await recorded.take_rest(cut_off=True)
     assert journal.last_n == 0
