@@ -30,7 +30,7 @@ CLIENTS = {
     "http.client.HTTPConnection": "timeout",
     "session.client": "config",
     "aioboto3.Session().client": "config",
-    "aioboto3.Session(botocore_session=session).client": "config",
+    "shared_session().client": "config",
     "Session().create_client": "config",
 }
 BOTO = ("AioConfig", "Config")
