@@ -232,6 +232,9 @@ class Instead:
     async def delete_user(self, *, UserName: str) -> None:
         await self._delete_user(UserName)
 
+    async def delete_policy(self, **_: str) -> None:
+        """It goes with its user, which stays."""
+
 
 @contextlib.asynccontextmanager
 async def keys_by(iam: Any, address: StoreAddress) -> AsyncIterator[SessionKeys]:

@@ -130,4 +130,4 @@ def test_every_call_of_a_clouds_sdk_is_inside_a_bounded_block(provider: str) -> 
         if isinstance(node, ast.AsyncFunctionDef) and node.name == "_asking"
     ]
     assert "async with asyncio.timeout(" in ast.unparse(asking)
-    assert source.count("async with _asking(") >= 8
+    assert source.count("async with self._asking(") >= 8
