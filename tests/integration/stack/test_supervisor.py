@@ -150,7 +150,8 @@ async def test_a_stubborn_part_and_its_children_are_killed_within_the_bound(tmp_
         family = pids(tmp_path, "s")
         assert len(family) == 2
     words = said(tmp_path)
-    assert words.index("s: stopping") < words.index("s: killing"), "it was given its time"
+    killed = words.index("s: still there after 0.5 s, killing it")
+    assert words.index("s: stopping") < killed
     await until(lambda: not any(map(exists, family)), "the whole group to be gone")
 
 
