@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -344,13 +345,26 @@ class Receipt(EventBase):
     lost: Text = ""
 
 
+class UnprovenCode(StrEnum):
+    """Why a file is not proven to be in the store."""
+
+    MISSING = "missing"  # the store does not have it
+    SIZE_DIFFERS = "size_differs"
+    CONTENT_DIFFERS = "content_differs"
+    NOT_DELETED = "not_deleted"  # the store still has what was deleted in the sandbox
+    UNSUPPORTED = "unsupported"  # its name, link target or depth cannot be stored
+    UNREADABLE = "unreadable"  # the file system answered with an error
+
+
 class ReceiptFailed(EventBase):
-    """The turn is not durable: what is not proven to be in the store, and why."""
+    """The turn is not durable: what is not proven to be in the store, and why. `files` has a reason
+    in words for each file, `codes` its UnprovenCode."""
 
     type: Literal["receipt.failed"] = "receipt.failed"
     engine: str
     reason: Text
     files: dict[str, Text] = {}
+    codes: dict[str, Text] = {}
 
 
 class Quota(EventBase):

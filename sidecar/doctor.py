@@ -26,6 +26,7 @@ from contracts.errors import HoldfastError, SandboxError, Unauthorized
 from contracts.secret_files import secret_files
 from sidecar.account_settings import AccountSettings
 from sidecar.box_host import box_host
+from sidecar.exiting import exit_process
 from sidecar.providers import registry
 from sidecar.providers.base import Provider
 from sidecar.providers.cloud import Cloud
@@ -246,4 +247,4 @@ def _say(step: Step, *, as_json: bool) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_process(main())

@@ -16,6 +16,7 @@ from typing import Any
 from contracts.errors import HoldfastError, Unauthorized, UnsupportedChoice
 from contracts.secret_files import secret_files
 from sidecar.account_settings import AccountSettings
+from sidecar.exiting import exit_process
 from sidecar.providers import registry
 from sidecar.settings import Settings
 from sidecar.vendors import ACCOUNTS
@@ -94,4 +95,4 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_process(main())

@@ -88,7 +88,13 @@ class Boxes:
     """Starts, finds and ends boxes. Two of them on one directory see the same boxes."""
 
     def __init__(
-        self, data_dir: Path, run_dir: Path, bwrap: Path, *, client_uid: int | None = None
+        self,
+        data_dir: Path,
+        run_dir: Path,
+        bwrap: Path,
+        *,
+        client_uid: int | None = None,
+        freeze_seconds: float = freezer.FREEZE_SECONDS,
     ) -> None:
         """`client_uid` is who connects to the boxes' agent sockets, when that is not us."""
         self._root = data_dir / "boxes"
@@ -96,6 +102,7 @@ class Boxes:
         self._sockets = run_dir / "boxes"
         self._bwrap = bwrap
         self._client_uid = client_uid
+        self._freeze_seconds = freeze_seconds
         self._uids = Uids(data_dir)
         self._starting = asyncio.Lock()
 
@@ -271,7 +278,8 @@ class Boxes:
         Raises: BoxFailed, when one would not stop; then none is.
         """
         try:
-            await freezer.freeze(self._root / box.id, box.first, box.pid_namespace)
+            place = self._root / box.id
+            await freezer.freeze(place, box.first, box.pid_namespace, self._freeze_seconds)
         except freezer.FreezeFailed as error:
             raise BoxFailed(f"box {box.id}: {error}") from error
 

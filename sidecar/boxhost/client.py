@@ -13,6 +13,7 @@ import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,6 @@ from sidecar.boxhost.mounts import Mount
 from sidecar.boxhost.processes import ProcessId, ProcessInfo
 from sidecar.tasks import finish
 
-AWAY_SECONDS = 20.0
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 # Above the host's own bounds (kill 5 s, start 30 s, mount 20 s, freeze 60 s): those say more.
 CALL_SECONDS = 90.0
 # For what only looks.
@@ -39,11 +38,22 @@ PIECE = 256 * 1024
 REPEATABLE = frozenset({"remove", "listing", "read", "scan"})
 
 
+@dataclass(frozen=True)
+class Patience:
+    """How long a service that is away is waited for, and the pauses between two tries, in
+    seconds."""
+
+    away: float = 20.0
+    first_pause: float = 0.05
+    longest_pause: float = 1.0
+
+
 class Wire:
     """Calls to the service. Raises, in every call: BoxHostUnavailable, and what the call says."""
 
-    def __init__(self, http: aiohttp.ClientSession) -> None:
+    def __init__(self, http: aiohttp.ClientSession, patience: Patience) -> None:
         self._http = http
+        self._patience = patience
 
     async def ask(
         self,
@@ -56,7 +66,8 @@ class Wire:
     ) -> tuple[Any, bytes]:
         """`again`: whether it may be made twice, when nobody knows if it was made once."""
         body = wire.pack(plain, data)
-        deadline, pause = time.monotonic() + AWAY_SECONDS, FIRST_PAUSE
+        deadline = time.monotonic() + self._patience.away
+        pause = self._patience.first_pause
         while True:
             try:
                 async with asyncio.timeout(bound):
@@ -70,7 +81,7 @@ class Wire:
             if (made and not again) or time.monotonic() > deadline:
                 raise _unavailable(call, reason)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(2 * pause, self._patience.longest_pause)
 
     async def _post(self, call: str, body: bytes) -> tuple[Any, bytes]:
         async with self._http.post(
@@ -286,19 +297,20 @@ class RemoteHost:
     """A Host."""
 
     def __init__(self, wire_: Wire, geesefs: Path | None) -> None:
+        self.wire = wire_
         self.boxes = RemoteBoxes(wire_)
         self.mounts = RemoteMounts(wire_)
         self.geesefs = geesefs
 
 
 @contextlib.asynccontextmanager
-async def connect(socket: Path) -> AsyncIterator[RemoteHost]:
+async def connect(socket: Path, patience: Patience | None = None) -> AsyncIterator[RemoteHost]:
     """Raises: BoxHostUnavailable."""
     # A connection per call: one that is kept may be closed by the service at the very moment of
     # the next call, and then nobody knows whether that was made.
     connector = aiohttp.UnixConnector(str(socket), limit=0, force_close=True)
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as http:
-        line = Wire(http)
+        line = Wire(http, patience or Patience())
         about, _ = await line.ask("about", {}, bound=LOOK_SECONDS)
         yield RemoteHost(line, None if about["geesefs"] is None else Path(about["geesefs"]))

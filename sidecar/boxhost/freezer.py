@@ -129,16 +129,18 @@ class Signals:
         self.stopped.clear()
 
 
-async def freeze(place: Path, first: ProcessId, pid_namespace: int) -> None:
+async def freeze(
+    place: Path, first: ProcessId, pid_namespace: int, seconds: float = FREEZE_SECONDS
+) -> None:
     """Every process of the namespace and of those within it is stopped when this returns; when it
-    raises, none is. `place` is the box's directory.
+    raises, none is. `place` is the box's directory, `seconds` how long processes may take.
 
     Raises: FreezeFailed.
     """
     for way in ways(place, first):
         try:
             _write_record(place, way)
-            await _freeze(way, first, pid_namespace)
+            await _freeze(way, first, pid_namespace, seconds)
         except OSError as error:
             thaw(place)
             if not processes.alive(first):
@@ -153,8 +155,8 @@ async def freeze(place: Path, first: ProcessId, pid_namespace: int) -> None:
             return
 
 
-async def _freeze(way: Way, first: ProcessId, pid_namespace: int) -> None:
-    deadline = time.monotonic() + FREEZE_SECONDS
+async def _freeze(way: Way, first: ProcessId, pid_namespace: int, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
     while True:
         # Only the look at /proc leaves this thread: a cancellation must not be overtaken by a
         # thread that freezes.
@@ -164,7 +166,7 @@ async def _freeze(way: Way, first: ProcessId, pid_namespace: int) -> None:
         if not processes.alive(first):
             raise FreezeFailed("the box is gone")
         if time.monotonic() > deadline:
-            raise FreezeFailed(f"not frozen after {FREEZE_SECONDS} s: {_who(found)}")
+            raise FreezeFailed(f"not frozen after {seconds:g} s: {_who(found)}")
         await asyncio.sleep(POLL_SECONDS)
 
 

@@ -29,10 +29,10 @@ class HostFiles:
     def __init__(self, mountpoint: Path) -> None:
         self._mountpoint = mountpoint
         self._process: asyncio.subprocess.Process | None = None
-        self._busy = asyncio.Lock()
+        self.busy = asyncio.Lock()  # held while the walker is at a call
 
     async def call(self, op: str, *, bound: float, **arguments: Any) -> dict[str, Any]:
-        async with self._busy:
+        async with self.busy:
             try:
                 async with asyncio.timeout(bound):
                     answer = await self._ask({"op": op, **arguments})

@@ -24,10 +24,6 @@ from sidecar.boxhost.processes import ProcessId
 from sidecar.boxhost.uids import Uids
 from sidecar.tasks import at_a_time
 
-MOUNT_SECONDS = 20
-# What a receipt covers is stored; geesefs has been seen to stall ~28 s with nothing left to do.
-UNMOUNT_SECONDS = 8
-KILL_SECONDS = 5
 STOP_AT_A_TIME = 8
 # Longer and longer: where dozens are mounted at a time, looking must not be what takes the time.
 POLL_SECONDS, LONGEST_POLL_SECONDS = 0.01, 0.25
@@ -35,6 +31,16 @@ POLL_SECONDS, LONGEST_POLL_SECONDS = 0.01, 0.25
 
 class MountFailed(Exception):
     """The daemon did not bring the workspace up, or would not let go of it."""
+
+
+@dataclass(frozen=True)
+class MountLimits:
+    """How long each step may take, in seconds."""
+
+    mount: float = 20
+    # What a receipt covers is stored; geesefs has been seen to stall ~28 s with nothing left to do.
+    unmount: float = 8
+    kill: float = 5
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,8 @@ class Mount:
 class Mounts:
     """Starts, finds and ends mounts. Two of them on one directory see the same mounts."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, limits: MountLimits | None = None) -> None:
+        self._limits = limits or MountLimits()
         self._root = data_dir / "mounts"
         self._logs = data_dir / "logs"
         self._uids = Uids(data_dir)
@@ -138,7 +145,7 @@ class Mounts:
         self._write_record(mount)
         pause = POLL_SECONDS
         try:
-            async with asyncio.timeout(MOUNT_SECONDS):
+            async with asyncio.timeout(self._limits.mount):
                 while not _is_fuse(path):
                     if not processes.alive(identity):
                         raise MountFailed(f"{engine} ended at once: {_tail(log)}")
@@ -147,7 +154,7 @@ class Mounts:
         except TimeoutError:
             await self.unmount(session_id, gently=False)
             raise MountFailed(
-                f"{engine} did not mount within {MOUNT_SECONDS} s: {_tail(log)}"
+                f"{engine} did not mount within {self._limits.mount:g} s: {_tail(log)}"
             ) from None
         return mount
 
@@ -162,13 +169,13 @@ class Mounts:
             return False
         if mount is not None:
             if gently and mount.alive():
-                await _run_umount(path, lazy=False)
-                await processes.wait_gone(mount.daemon, KILL_SECONDS)
-            await _end_daemon(mount.daemon)
+                await self._run_umount(path, lazy=False)
+                await processes.wait_gone(mount.daemon, self._limits.kill)
+            await self._end_daemon(mount.daemon)
         # A daemon without a record: its sidecar died between the two.
         await self.end_strays(_serving(path))
         # Only now: a lazy unmount under a living daemon would leave a writer nobody sees.
-        while _is_fuse(path) and await _run_umount(path, lazy=True):
+        while _is_fuse(path) and await self._run_umount(path, lazy=True):
             pass
         path.chmod(0o555)
         self._record(session_id).unlink(missing_ok=True)
@@ -183,7 +190,7 @@ class Mounts:
         count = 0
         # An agent may start what it likes with any argument, but in a namespace of its own.
         for process in await asyncio.to_thread(processes.with_arguments, serves):
-            await _end_daemon(process)
+            await self._end_daemon(process)
             count += 1
         return count
 
@@ -203,7 +210,7 @@ class Mounts:
         count = sum(await at_a_time(STOP_AT_A_TIME, ending))
         for path in _mountpoints_below(self._root):
             await self.end_strays(_serving(path))
-            await _run_umount(path, lazy=True)
+            await self._run_umount(path, lazy=True)
         return count
 
     async def end_stale(self) -> int:
@@ -236,6 +243,25 @@ class Mounts:
             namespaces.mount(root, root, None, namespaces.MS_BIND)
             namespaces.mount(None, root, None, namespaces.MS_SHARED)
 
+    async def _end_daemon(self, daemon: ProcessId) -> None:
+        processes.kill(daemon, signal.SIGKILL)
+        if not await processes.wait_gone(daemon, self._limits.kill):
+            raise MountFailed(f"the mount's daemon {daemon.pid} survived SIGKILL")
+
+    async def _run_umount(self, path: Path, *, lazy: bool) -> bool:
+        process = await asyncio.create_subprocess_exec(
+            *_umount_command(path, lazy=lazy),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            async with asyncio.timeout(self._limits.unmount):
+                return await process.wait() == 0
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+            return False
+
     def _record(self, session_id: str) -> Path:
         return self._root / f"{session_id}.json"
 
@@ -249,12 +275,6 @@ class Mounts:
 def _serving(path: Path) -> Callable[[Sequence[str]], bool]:
     """Whether a command line is that of weed or geesefs at this mountpoint."""
     return lambda argv: f"-dir={path}" in argv or ("-f" in argv and argv[-1] == str(path))
-
-
-async def _end_daemon(daemon: ProcessId) -> None:
-    processes.kill(daemon, signal.SIGKILL)
-    if not await processes.wait_gone(daemon, KILL_SECONDS):
-        raise MountFailed(f"the mount's daemon {daemon.pid} survived SIGKILL")
 
 
 def _mountinfo(part: str = "") -> list[tuple[Path, str]]:
@@ -290,22 +310,11 @@ def _fuse_below(root: Path) -> list[Path]:
     return [path for path, fs in _mountinfo() if fs.startswith("fuse") and path.parents[1] == root]
 
 
-async def _run_umount(path: Path, *, lazy: bool) -> bool:
+def _umount_command(path: Path, *, lazy: bool) -> list[str]:
     if os.geteuid() == 0:
-        command = ["umount", *(["-l"] if lazy else []), str(path)]
-    else:
-        tool = shutil.which("fusermount3") or shutil.which("fusermount") or "fusermount3"
-        command = [tool, "-uz" if lazy else "-u", str(path)]
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        async with asyncio.timeout(UNMOUNT_SECONDS):
-            return await process.wait() == 0
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        return False
+        return ["umount", *(["-l"] if lazy else []), str(path)]
+    tool = shutil.which("fusermount3") or shutil.which("fusermount") or "fusermount3"
+    return [tool, "-uz" if lazy else "-u", str(path)]
 
 
 def _tail(log: Path) -> str:

@@ -30,7 +30,7 @@ def held_inodes(mountpoint: Path) -> set[int]:
         try:
             namespace = os.readlink(f"/proc/{pid}/ns/mnt")  # noqa: PTH115
             if namespace not in mounts:
-                mounts[namespace] = set(_mount_ids(pid, device))
+                mounts[namespace] = set(mount_ids(pid, device))
             if mounts[namespace]:
                 held.update(_open(pid, mounts[namespace]))
                 held.update(_mapped(pid, device))
@@ -50,7 +50,7 @@ def _device(mountpoint: Path) -> int | None:
     return found
 
 
-def _mount_ids(pid: str, device: int) -> Iterator[str]:
+def mount_ids(pid: str, device: int) -> Iterator[str]:
     """Raises: ProcessLookupError, also for a process that is ending and has left its namespaces,
     by when it holds nothing any more: the kernel says EINVAL then."""
     wanted = f"{os.major(device)}:{os.minor(device)}"

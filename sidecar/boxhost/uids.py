@@ -24,11 +24,11 @@ class NoUidLeft(Exception):
 
 
 class Uids:
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, block: range | None = None) -> None:
+        """`block` is the range of uids to give; by default one chosen by the directory's path."""
         self._data = data_dir
         self._dir = data_dir / "uids"
-        block = int(hashlib.sha256(str(data_dir.resolve()).encode()).hexdigest(), 16) % BLOCKS
-        self._first = UID_BASE + block * UIDS_PER_BLOCK
+        self._block = block or _choose_block(data_dir)
 
     def of(self, session_id: str) -> int | None:
         """The session's uid, given at the first call; None where we are not root.
@@ -50,11 +50,10 @@ class Uids:
             if uid is not None:
                 (self._dir / session_id).write_text(str(uid))
                 return uid
-        raise NoUidLeft(f"{UIDS_PER_BLOCK} sessions have a box or a mount: end one first")
+        raise NoUidLeft(f"{len(self._block)} sessions have a box or a mount: end one first")
 
     def _free(self, taken: set[int]) -> int | None:
-        block = range(self._first, self._first + UIDS_PER_BLOCK)
-        return next((uid for uid in block if uid not in taken), None)
+        return next((uid for uid in self._block if uid not in taken), None)
 
     def _take_back(self, given: dict[str, int]) -> set[int]:
         """The uids of sessions of which nothing is on this host, free again: their next box and
@@ -76,6 +75,12 @@ class Uids:
 
     def release(self, session_id: str) -> None:
         (self._dir / session_id).unlink(missing_ok=True)
+
+
+def _choose_block(data_dir: Path) -> range:
+    number = int(hashlib.sha256(str(data_dir.resolve()).encode()).hexdigest(), 16) % BLOCKS
+    first = UID_BASE + number * UIDS_PER_BLOCK
+    return range(first, first + UIDS_PER_BLOCK)
 
 
 def _running() -> set[int]:

@@ -36,15 +36,22 @@ class BoxdSandbox:
     """All of a Sandbox but for its endpoints and its way to the gateway, and of an InBoxSandbox."""
 
     def __init__(
-        self, sandbox_id: str, labels: Mapping[str, str], boxd: Link, control: Control
+        self,
+        sandbox_id: str,
+        labels: Mapping[str, str],
+        boxd: Link,
+        control: Control,
+        exec_grace: float = EXEC_GRACE_SECONDS,
     ) -> None:
+        """`exec_grace` is how many seconds boxd has to tell that a command's time is over."""
         self.id = sandbox_id
         self.labels = labels
         self._boxd = boxd
         self._control = control
+        self._exec_grace = exec_grace
 
     async def exec(self, command: Command) -> ExecResult:
-        bound = None if command.timeout is None else command.timeout + EXEC_GRACE_SECONDS
+        bound = None if command.timeout is None else command.timeout + self._exec_grace
         with asked("exec"):
             head, output = await self._boxd.call(
                 "exec",

@@ -19,7 +19,7 @@ from contracts.session_tokens import session_token
 from sidecar.providers.base import Endpoint, SandboxSpec
 from sidecar.providers.boxd import NoAnswer, Refused
 from sidecar.providers.boxd_http import ByHttp
-from sidecar.providers.boxd_sandbox import BoxdSandbox, Control
+from sidecar.providers.boxd_sandbox import EXEC_GRACE_SECONDS, BoxdSandbox, Control
 
 AGENT_PORT = 2468
 BOXD_PORT = 2469
@@ -37,11 +37,22 @@ PUT_TOKEN = (
 )
 START_BOXD = ("/bin/sh", "-c", PUT_TOKEN, "sh", TOKEN_FILE, *BOXD_COMMAND)
 LABELS = ("stack", "key", "session", "epoch")
-HEALTH_SECONDS = 5
-START_SECONDS = 60
-POLL_SECONDS = 0.1
+# boxd is up within a few dozen milliseconds of its start; a slow machine is not asked too often.
+FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.005, 0.25
 
 Errors = Sequence[tuple[type[BaseException], type[SandboxError]]]
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a cloud and its boxes are waited for, in seconds."""
+
+    call: float  # for one answer of the control plane
+    create: float
+    destroy: float = 120
+    boxd_start: float = 60
+    boxd_answer: float = 5
+    exec_grace: float = EXEC_GRACE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -89,9 +100,11 @@ class CloudSandbox(BoxdSandbox):
         key: str,
         box: Endpoint,
         control: Control,
+        patience: Patience,
     ) -> None:
         self._link = ByHttp(box, cloud.token(key))
-        super().__init__(sandbox_id, labels, self._link, control)
+        self._patience = patience
+        super().__init__(sandbox_id, labels, self._link, control, patience.exec_grace)
         self.gateway_url = cloud.gateway_url
         self.gateway_token = session_token(cloud.gateway_secret, labels["session"])
 
@@ -103,7 +116,7 @@ class CloudSandbox(BoxdSandbox):
     async def answers(self) -> bool:
         """Whether boxd is there."""
         try:
-            await self._link.call("mounted", bound=HEALTH_SECONDS)
+            await self._link.call("mounted", bound=self._patience.boxd_answer)
         except NoAnswer:
             return False
         except Refused as refused:
@@ -111,7 +124,9 @@ class CloudSandbox(BoxdSandbox):
         return True
 
 
-async def connected(sandbox: CloudSandbox, start: Callable[[], Awaitable[None]]) -> CloudSandbox:
+async def connected(
+    sandbox: CloudSandbox, start: Callable[[], Awaitable[None]], patience: Patience
+) -> CloudSandbox:
     """Wait until boxd answers; where it does not, `start` puts its token there and starts it.
 
     Raises: Unreachable, and what `start` raises.
@@ -119,7 +134,7 @@ async def connected(sandbox: CloudSandbox, start: Callable[[], Awaitable[None]])
     if await sandbox.answers():
         return sandbox
     await start()
-    deadline = time.monotonic() + START_SECONDS
+    deadline, pause = time.monotonic() + patience.boxd_start, FIRST_POLL_SECONDS
     while not await sandbox.answers():
         if time.monotonic() > deadline:
             raise Unreachable(
@@ -127,7 +142,8 @@ async def connected(sandbox: CloudSandbox, start: Callable[[], Awaitable[None]])
                 op="attach",
                 hint="Was its image built from sandbox-image/? `holdfast images build` does.",
             )
-        await asyncio.sleep(POLL_SECONDS)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_POLL_SECONDS)
     return sandbox
 
 

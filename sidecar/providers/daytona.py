@@ -46,14 +46,14 @@ from sidecar.providers.cloud import (
     Cloud,
     CloudSandbox,
     Errors,
+    Patience,
     connected,
     map_errors,
 )
 from sidecar.tasks import finish
 
-CALL_SECONDS = 30
-START_SECONDS = 180  # out of the archive, it takes a while
-DESTROY_SECONDS = 120
+# To create or start takes a while for one that comes out of the archive.
+PATIENCE = Patience(call=30, create=180)
 CLOSE_SECONDS = 10
 POLL_SECONDS = 0.5
 # A sandbox that its sidecar has left for good is stopped after the lifetime, and a day later it is
@@ -149,8 +149,15 @@ class DaytonaProvider:
     # a stopped sandbox keeps its disk and no process: nothing is suspended
     capabilities = Capabilities(mount="in_box", freeze=True)
 
-    def __init__(self, cloud: Cloud, account: DaytonaAccount, client: AsyncDaytona | None) -> None:
+    def __init__(
+        self,
+        cloud: Cloud,
+        account: DaytonaAccount,
+        client: AsyncDaytona | None,
+        patience: Patience = PATIENCE,
+    ) -> None:
         self._cloud = cloud
+        self._patience = patience
         self._account = account
         self._client_or_none = client
         # Two boxds that are started at once take each other's token.
@@ -159,13 +166,15 @@ class DaytonaProvider:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def open(cls, cloud: Cloud, account: DaytonaAccount) -> AsyncIterator[DaytonaProvider]:
+    async def open(
+        cls, cloud: Cloud, account: DaytonaAccount, patience: Patience = PATIENCE
+    ) -> AsyncIterator[DaytonaProvider]:
         """Without a key nothing is asked of Daytona."""
         if not account.api_key:
-            yield cls(cloud, account, None)
+            yield cls(cloud, account, None, patience)
             return
         async with opened(account) as client:
-            yield cls(cloud, account, client)
+            yield cls(cloud, account, client, patience)
 
     async def trouble(self) -> str:
         if not self._account.api_key:
@@ -174,7 +183,7 @@ class DaytonaProvider:
         if not name:
             return "no snapshot: set HOLDFAST_DAYTONA_SNAPSHOT"
         try:
-            async with _asking("trouble"):
+            async with self._asking("trouble"):
                 snapshot = await self._client.snapshot.get(name)
         except SandboxGone:
             return f"there is no snapshot {name}: `holdfast images build daytona` makes it"
@@ -190,7 +199,7 @@ class DaytonaProvider:
         return await self._connected(box, "create")
 
     async def attach(self, sandbox_id: str) -> CloudSandbox:
-        async with _asking("attach"):
+        async with self._asking("attach"):
             box = await self._client.get(sandbox_id)
         if not self._cloud.wanted({}).items() <= box.labels.items():
             raise SandboxConflict(f"the sandbox {sandbox_id} is of another stack", op="attach")
@@ -199,7 +208,7 @@ class DaytonaProvider:
 
     async def status(self, sandbox_id: str) -> Status:
         try:
-            async with _asking("status"):
+            async with self._asking("status"):
                 box = await self._client.get(sandbox_id)
         except SandboxGone:
             return Status.GONE
@@ -209,7 +218,7 @@ class DaytonaProvider:
 
     async def list(self, labels: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
         query = ListSandboxesQuery(labels=self._cloud.wanted(labels))
-        async with _asking("list"):
+        async with self._asking("list"):
             found = [box async for box in self._client.list(query)]
         for box in found:
             known = self._cloud.known(box.labels)
@@ -217,7 +226,7 @@ class DaytonaProvider:
 
     async def destroy(self, sandbox_id: str) -> bool:
         try:
-            async with _asking("destroy"):
+            async with self._asking("destroy"):
                 box = await self._client.get(sandbox_id)
         except SandboxGone:
             return False
@@ -227,7 +236,7 @@ class DaytonaProvider:
     async def keepalive(self, sandbox_id: str) -> None:
         """Begin its idle time anew. Nothing else does: a harness that works in silence sends
         nothing to the toolbox, and what comes by the preview does not count."""
-        async with _asking("keepalive"):
+        async with self._asking("keepalive"):
             box = await self._client.get(sandbox_id)
             if _status(box) is not Status.RUNNING:
                 raise Unreachable(f"the sandbox is {_word(box)}", op="keepalive")
@@ -248,7 +257,7 @@ class DaytonaProvider:
                 return await self._ask_for(name, spec)
             except SandboxConflict:
                 try:
-                    async with _asking("create"):
+                    async with self._asking("create"):
                         box = await self._client.get(name)
                     await self._run(box, "create")
                 except SandboxGone as error:  # since then: its name is free
@@ -272,9 +281,9 @@ class DaytonaProvider:
             auto_stop_interval=math.ceil(self._cloud.lifetime / 60),
             auto_delete_interval=DELETE_MINUTES,
         )
-        async with _asking("create", CREATE_ERRORS, START_SECONDS):
+        async with self._asking("create", CREATE_ERRORS, self._patience.create):
             try:
-                return await self._client.create(params, timeout=START_SECONDS)
+                return await self._client.create(params, timeout=self._patience.create)
             except sdk.DaytonaBadRequestError as error:
                 if "limit exceeded" in str(error):
                     raise QuotaExceeded(str(error), op="create") from error
@@ -282,7 +291,7 @@ class DaytonaProvider:
 
     async def _run(self, box: AsyncSandbox, op: str) -> None:
         """Have it run, from whatever state it is in. Raises: SandboxGone, Unreachable."""
-        async with _asking(op, seconds=START_SECONDS):
+        async with self._asking(op, seconds=self._patience.create):
             while (state := _status(box)) is not Status.RUNNING:
                 if state is Status.GONE:
                     raise SandboxGone(f"the sandbox {box.id} is {_word(box)}", op=op)
@@ -293,7 +302,7 @@ class DaytonaProvider:
                 elif state is not Status.UNKNOWN:
                     # a conflict: somebody else is starting or ending it
                     with contextlib.suppress(sdk.DaytonaConflictError):
-                        await box.start(timeout=START_SECONDS)
+                        await box.start(timeout=self._patience.create)
                 if _status(box) is not Status.RUNNING:
                     await asyncio.sleep(POLL_SECONDS)
                     await box.refresh_data()
@@ -301,37 +310,50 @@ class DaytonaProvider:
     async def _repair(self, box: AsyncSandbox, op: str) -> None:
         """Raises: SandboxGone, of one that is broken for good: then it has been deleted."""
         if box.recoverable:
-            await box.recover(timeout=START_SECONDS)
+            await box.recover(timeout=self._patience.create)
             return
         await self._end(box, op)
         raise SandboxGone(f"the sandbox {box.id} was broken: {box.error_reason}", op=op)
 
     async def _end(self, box: AsyncSandbox, op: str) -> None:
         """Delete it, and wait until it is gone. Raises: Unreachable."""
-        async with _asking(op, seconds=DESTROY_SECONDS):
+        async with self._asking(op, seconds=self._patience.destroy):
             while True:
                 try:
-                    return await box.delete(timeout=DESTROY_SECONDS, wait=True)
+                    return await box.delete(timeout=self._patience.destroy, wait=True)
                 except sdk.DaytonaNotFoundError:
                     return None
                 except sdk.DaytonaConflictError:  # it is just being started, stopped, or deleted
                     await asyncio.sleep(POLL_SECONDS)
 
     async def _connected(self, box: AsyncSandbox, op: str) -> CloudSandbox:
-        async with _asking(op):
+        async with self._asking(op):
             # Asked for every time: the token is another one after each start.
             link = await box.get_preview_link(BOXD_PORT)
         endpoint = Endpoint(link.url.rstrip("/"), {TOKEN_HEADER: link.token})
         key = box.labels.get(KEY_LABEL, "")
         known = self._cloud.known(box.labels)
-        sandbox = CloudSandbox(box.id, known, self._cloud, key, endpoint, self)
+        sandbox = CloudSandbox(box.id, known, self._cloud, key, endpoint, self, self._patience)
         async with self._starting.setdefault(key, asyncio.Lock()):
-            return await connected(sandbox, lambda: self._start_boxd(box, key, op))
+            return await connected(sandbox, lambda: self._start_boxd(box, key, op), self._patience)
+
+    @contextlib.asynccontextmanager
+    async def _asking(
+        self, op: str, errors: Errors = ERRORS, seconds: float | None = None
+    ) -> AsyncIterator[None]:
+        """The SDK's errors as ours, and an end to its patience: most of its calls have none."""
+        bound = seconds or self._patience.call
+        with map_errors(errors, op):
+            try:
+                async with asyncio.timeout(bound):
+                    yield
+            except TimeoutError as error:
+                raise Unreachable(f"Daytona does not answer in {bound:g} s", op=op) from error
 
     async def _start_boxd(self, box: AsyncSandbox, key: str, op: str) -> None:
         session = f"boxd-{secrets.token_hex(4)}"  # one that is there would be a conflict
         command = SessionExecuteRequest(command=shlex.join(BOXD_COMMAND), run_async=True)
-        async with _asking(op, TOOLBOX_ERRORS):
+        async with self._asking(op, TOOLBOX_ERRORS):
             made = await box.process.exec(PUT_FILE, cwd="/")
             if made.exit_code != 0:
                 raise Unreachable(f"no file for boxd's token: {made.result}", op=op)
@@ -358,7 +380,9 @@ async def opened(account: DaytonaAccount) -> AsyncIterator[AsyncDaytona]:
     try:
         yield client
     finally:
-        await finish(client.close(), CLOSE_SECONDS)  # type: ignore[no-untyped-call]
+        # What is not closed by then ends with the process.
+        with contextlib.suppress(TimeoutError):
+            await finish(client.close(), CLOSE_SECONDS)  # type: ignore[no-untyped-call]
 
 
 def _status(box: AsyncSandbox) -> Status:
@@ -370,17 +394,3 @@ def _status(box: AsyncSandbox) -> Status:
 
 def _word(box: AsyncSandbox) -> str:
     return box.state.value if box.state else "unknown"
-
-
-@contextlib.asynccontextmanager
-async def _asking(
-    op: str, errors: Errors = ERRORS, seconds: float | None = None
-) -> AsyncIterator[None]:
-    """The SDK's errors as ours, and an end to its patience: most of its calls have none."""
-    bound = seconds or CALL_SECONDS
-    with map_errors(errors, op):
-        try:
-            async with asyncio.timeout(bound):
-                yield
-        except TimeoutError as error:
-            raise Unreachable(f"Daytona does not answer in {bound} s", op=op) from error

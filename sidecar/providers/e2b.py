@@ -46,12 +46,13 @@ from sidecar.providers.cloud import (
     Cloud,
     CloudSandbox,
     Errors,
+    Patience,
     connected,
     map_errors,
 )
 
-CALL_SECONDS = 30
-CREATE_SECONDS = 90  # longer than E2B itself is at a request
+# To create takes longer than E2B itself is at a request.
+PATIENCE = Patience(call=30, create=90)
 RETRY_SECONDS = 0.5
 RETRIES = 3  # of what E2B refuses for the moment, within a call's time
 KEY = "holdfast_key"
@@ -122,7 +123,7 @@ class E2BAccount:
     api_url: str | None = None
     sandbox_url: str | None = None
 
-    def params(self, retries: int) -> ApiParams:
+    def params(self, retries: int, patience: Patience = PATIENCE) -> ApiParams:
         """For every call of the SDK, which would else look into the environment."""
         return ApiParams(
             retries=retries,
@@ -130,7 +131,7 @@ class E2BAccount:
             api_url=self.api_url,
             sandbox_url=self.sandbox_url,
             debug=False,
-            request_timeout=CALL_SECONDS,
+            request_timeout=patience.call,
         )
 
 
@@ -139,12 +140,13 @@ class E2BProvider:
     # No `max_lifetime`: E2B lets a box run for a day at most, and then suspends it.
     capabilities = Capabilities(mount="in_box", freeze=True, suspend=True)
 
-    def __init__(self, cloud: Cloud, account: E2BAccount) -> None:
+    def __init__(self, cloud: Cloud, account: E2BAccount, patience: Patience = PATIENCE) -> None:
         self._cloud = cloud
         self._account = account
-        self._params = account.params(RETRIES)
+        self._patience = patience
+        self._params = account.params(RETRIES, patience)
         # the same idempotency key would get the same refusal
-        self._once = account.params(0)
+        self._once = account.params(0, patience)
         self._lifetime = int(cloud.lifetime)
         self._spent: dict[str, int] = {}  # idempotency keys of a box's key that made nothing
         # Two boxds that are started at once take each other's token.
@@ -152,9 +154,11 @@ class E2BProvider:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def open(cls, cloud: Cloud, account: E2BAccount) -> AsyncIterator[E2BProvider]:
+    async def open(
+        cls, cloud: Cloud, account: E2BAccount, patience: Patience = PATIENCE
+    ) -> AsyncIterator[E2BProvider]:
         """Nothing is asked of E2B yet: what is wrong with the account, `trouble` says."""
-        yield cls(cloud, account)
+        yield cls(cloud, account, patience)
 
     async def trouble(self) -> str:
         if not self._account.api_key:
@@ -162,7 +166,7 @@ class E2BProvider:
         if not self._account.template:
             return "no template: set HOLDFAST_E2B_TEMPLATE"
         try:
-            async with _asking("trouble"):
+            async with self._asking("trouble"):
                 found = await e2b.AsyncTemplate.exists(self._account.template, **self._params)
         except Unauthorized:
             return "E2B refuses the key"
@@ -199,12 +203,12 @@ class E2BProvider:
             )
 
     async def destroy(self, sandbox_id: str) -> bool:
-        async with _asking("destroy"):
+        async with self._asking("destroy"):
             return await e2b.AsyncSandbox.kill(sandbox_id, **self._params)
 
     async def keepalive(self, sandbox_id: str) -> None:
         """The lease starts anew. A suspended box has none: it is for `attach` to wake it."""
-        async with _asking("keepalive"):
+        async with self._asking("keepalive"):
             try:
                 await e2b.AsyncSandbox.set_timeout(sandbox_id, self._lifetime, **self._params)
             except e2b.SandboxNotFoundException as error:
@@ -218,7 +222,7 @@ class E2BProvider:
 
         Raises: what `create` does.
         """
-        deadline = time.monotonic() + CREATE_SECONDS
+        deadline = time.monotonic() + self._patience.create
         while True:
             unclear: SandboxError | None = None
             try:
@@ -266,7 +270,7 @@ class E2BProvider:
 
     async def _ask_for(self, spec: SandboxSpec, tried: int) -> e2b.AsyncSandbox:
         wanted = f"{self._cloud.stack}/{spec.key}/{tried}"
-        async with _asking("create", CREATE_ERRORS):
+        async with self._asking("create", CREATE_ERRORS):
             try:
                 return await e2b.AsyncSandbox.create(
                     self._account.template,
@@ -287,7 +291,7 @@ class E2BProvider:
 
     async def _connect(self, sandbox_id: str, op: str) -> e2b.AsyncSandbox:
         """Awake, and with a lease of at least a lifetime. Raises: SandboxGone, Unreachable."""
-        async with _asking(op):
+        async with self._asking(op):
             try:
                 with contextlib.suppress(e2b.GuestUnresponsiveException):
                     return await e2b.AsyncSandbox.connect(
@@ -302,7 +306,7 @@ class E2BProvider:
 
     async def _find(self, sandbox_id: str, op: str) -> e2b.SandboxInfo | None:
         """The control plane's word; None for a box that is gone. Raises: Unreachable."""
-        async with _asking(op):
+        async with self._asking(op):
             try:
                 return await e2b.AsyncSandbox.get_info(sandbox_id, **self._params)
             except e2b.SandboxNotFoundException:
@@ -313,7 +317,7 @@ class E2BProvider:
         found: list[e2b.SandboxInfo] = []
         pages = e2b.AsyncSandbox.list(query=e2b.SandboxQuery(metadata=wanted), **self._params)
         while pages.has_next:
-            async with _asking(op):
+            async with self._asking(op):
                 found += await pages.next_items()
         return [each for each in found if wanted.items() <= each.metadata.items()]
 
@@ -323,9 +327,11 @@ class E2BProvider:
         key, labels = metadata.get(KEY, ""), self._cloud.known(metadata)
         if not self._cloud.wanted({}).items() <= metadata.items() or "session" not in labels:
             raise Unreachable(f"the sandbox {box.sandbox_id} is not one of this stack", op=op)
-        sandbox = CloudSandbox(box.sandbox_id, labels, self._cloud, key, self._port(box), self)
+        sandbox = CloudSandbox(
+            box.sandbox_id, labels, self._cloud, key, self._port(box), self, self._patience
+        )
         async with self._locks.setdefault(box.sandbox_id, asyncio.Lock()):
-            return await connected(sandbox, lambda: self._start_boxd(box, key, op))
+            return await connected(sandbox, lambda: self._start_boxd(box, key, op), self._patience)
 
     def _port(self, box: e2b.AsyncSandbox) -> Endpoint:
         """boxd's. An E2B elsewhere, which has one URL for all boxes, goes by the headers."""
@@ -336,7 +342,7 @@ class E2BProvider:
 
     async def _start_boxd(self, box: e2b.AsyncSandbox, key: str, op: str) -> None:
         """As root: boxd becomes the agent's user itself, when it has its token."""
-        async with _asking(op):
+        async with self._asking(op):
             started = await box.commands.run(
                 shlex.join(START_BOXD), background=True, user="root", cwd="/", stdin=True, timeout=0
             )
@@ -346,11 +352,10 @@ class E2BProvider:
             finally:
                 await started.disconnect()  # it goes on
 
-
-@contextlib.asynccontextmanager
-async def _asking(op: str, errors: Errors = ERRORS) -> AsyncIterator[None]:
-    """The SDK's errors as ours, and an end to its patience: its own deadlines do nothing for RPCs
-    on Python 3.11."""
-    with map_errors(errors, op):
-        async with asyncio.timeout(CALL_SECONDS):
-            yield
+    @contextlib.asynccontextmanager
+    async def _asking(self, op: str, errors: Errors = ERRORS) -> AsyncIterator[None]:
+        """The SDK's errors as ours, and an end to its patience: its own deadlines do nothing for
+        RPCs on Python 3.11."""
+        with map_errors(errors, op):
+            async with asyncio.timeout(self._patience.call):
+                yield

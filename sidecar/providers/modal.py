@@ -45,14 +45,15 @@ from sidecar.providers.cloud import (
     Cloud,
     CloudSandbox,
     Errors,
+    Patience,
     connected,
     map_errors,
 )
 from sidecar.tasks import finish
 
 LONGEST_LIFETIME = 24 * 3600  # Modal's own limit
-CALL_SECONDS = 60
-CREATE_SECONDS = 600  # the first one of an image from a registry waits until Modal has pulled it
+# The first sandbox of an image from a registry waits until Modal has pulled it.
+PATIENCE = Patience(call=60, create=600)
 CLOSE_SECONDS = 10
 STACK_TAG, KEY_TAG = "holdfast_stack", "holdfast_key"
 CREATED_TAG = "holdfast_created"  # the SDK does not tell when a sandbox was made
@@ -143,9 +144,14 @@ class ModalProvider:
     name = "modal"
 
     def __init__(
-        self, cloud: Cloud, account: ModalAccount, resources: contextlib.AsyncExitStack
+        self,
+        cloud: Cloud,
+        account: ModalAccount,
+        resources: contextlib.AsyncExitStack,
+        patience: Patience = PATIENCE,
     ) -> None:
         self._cloud = cloud
+        self._patience = patience
         self._account = account
         self._resources = resources
         self._client: modal.Client | None = None
@@ -164,10 +170,12 @@ class ModalProvider:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def open(cls, cloud: Cloud, account: ModalAccount) -> AsyncIterator[ModalProvider]:
+    async def open(
+        cls, cloud: Cloud, account: ModalAccount, patience: Patience = PATIENCE
+    ) -> AsyncIterator[ModalProvider]:
         """Nothing is asked of Modal yet: what is wrong with the account, `trouble` says."""
         async with contextlib.AsyncExitStack() as resources:
-            provider = cls(cloud, account, resources)
+            provider = cls(cloud, account, resources, patience)
             try:
                 yield provider
             finally:
@@ -179,7 +187,7 @@ class ModalProvider:
         if not self._account.image:
             return "no image: `holdfast images build modal`, and set HOLDFAST_MODAL_IMAGE"
         try:
-            async with _asking("trouble"):
+            async with self._asking("trouble"):
                 client = await self._opened()
                 await client.hello.aio()  # type: ignore[no-untyped-call]
         except Unauthorized:
@@ -190,7 +198,7 @@ class ModalProvider:
 
     async def create(self, spec: SandboxSpec) -> CloudSandbox:
         tags = {**self._cloud.labels(spec), CREATED_TAG: str(int(time.time()))}
-        async with _asking("create", CREATE_ERRORS, CREATE_SECONDS):
+        async with self._asking("create", CREATE_ERRORS, self._patience.create):
             try:
                 found = await self._made(self._name(spec.key), tags)
             except sdk.NotFoundError:
@@ -199,7 +207,7 @@ class ModalProvider:
         return await self._connected(found, tags, "create")
 
     async def attach(self, sandbox_id: str) -> CloudSandbox:
-        async with _asking("attach"):
+        async with self._asking("attach"):
             found = await self._find(sandbox_id)
             if found is None:
                 raise SandboxGone(f"the sandbox {sandbox_id} has ended", op="attach")
@@ -210,7 +218,7 @@ class ModalProvider:
 
     async def status(self, sandbox_id: str) -> Status:
         try:
-            async with _asking("status"):
+            async with self._asking("status"):
                 found = await self._find(sandbox_id)
         except SandboxError:
             return Status.UNKNOWN
@@ -218,7 +226,7 @@ class ModalProvider:
 
     async def list(self, labels: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
         listed: list[tuple[str, dict[str, str]]] = []
-        async with _asking("list"):
+        async with self._asking("list"):
             place = await self._at()
             wanted = self._cloud.wanted(labels)
             async for found in modal.Sandbox.list.aio(
@@ -231,7 +239,7 @@ class ModalProvider:
             yield SandboxInfo(sandbox_id, self._cloud.known(tags), Status.RUNNING, created)
 
     async def destroy(self, sandbox_id: str) -> bool:
-        async with _asking("destroy"):
+        async with self._asking("destroy"):
             found = await self._find(sandbox_id)
             if found is None:
                 return False
@@ -279,22 +287,26 @@ class ModalProvider:
     ) -> CloudSandbox:
         key = tags[KEY_TAG]
         try:
-            async with _asking(op):
+            async with self._asking(op):
                 # Not a tunnel, which is open to the whole internet. By cookie, as the agent in the
                 # box has a use for the Authorization header.
                 port = await found.create_connect_token.aio(port=BOXD_PORT)
             box = Endpoint(port.url.rstrip("/"), {"Cookie": f"_modal_connect_token={port.token}"})
             sandbox = CloudSandbox(
-                found.object_id, self._cloud.known(tags), self._cloud, key, box, self
+                *(found.object_id, self._cloud.known(tags), self._cloud, key, box, self),
+                self._patience,
             )
             async with self._starting.setdefault(key, asyncio.Lock()):
-                return await connected(sandbox, lambda: self._start_boxd(found, key, op))
+                return await connected(
+                    sandbox, lambda: self._start_boxd(found, key, op), self._patience
+                )
         finally:
             # closes the connection that `exec` needs
-            await found.detach.aio()  # type: ignore[no-untyped-call]
+            async with self._asking(op):
+                await found.detach.aio()  # type: ignore[no-untyped-call]
 
     async def _start_boxd(self, found: modal.Sandbox, key: str, op: str) -> None:
-        async with _asking(op):
+        async with self._asking(op):
             process = await found.exec.aio(
                 *START_BOXD, workdir="/", stdout=StreamType.DEVNULL, stderr=StreamType.DEVNULL
             )
@@ -307,9 +319,11 @@ class ModalProvider:
             if self._closed:
                 # the SDK would connect once more, and leave that open
                 raise Unreachable("the provider is closed", op="open")
-            if self._client is None:
-                self._client = await self._resources.enter_async_context(opened(self._account))
-            return self._client
+            client = self._client
+            if client is None:
+                client = await self._resources.enter_async_context(opened(self._account))
+                self._client = client
+            return client
 
     async def _at(self) -> Place:
         client = await self._opened()
@@ -319,6 +333,20 @@ class ModalProvider:
             )
             self._place = Place(client, app, image_of(self._account.image, client))
         return self._place
+
+    @contextlib.asynccontextmanager
+    async def _asking(
+        self, op: str, errors: Errors = ERRORS, seconds: float | None = None
+    ) -> AsyncIterator[None]:
+        """The SDK's errors as ours, and an end to its patience: it waits for ever for some
+        answers."""
+        bound = seconds or self._patience.call
+        with map_errors(errors, op):
+            try:
+                async with asyncio.timeout(bound):
+                    yield
+            except TimeoutError as error:
+                raise Unreachable(f"Modal does not answer in {bound:g} s", op=op) from error
 
     def _name(self, key: str) -> str:
         """64 characters is what Modal takes."""
@@ -343,7 +371,9 @@ async def opened(account: ModalAccount) -> AsyncIterator[modal.Client]:
         yield client
     finally:
         leaving = client.__aexit__(None, None, None)  # type: ignore[no-untyped-call]
-        await finish(leaving, CLOSE_SECONDS)
+        # What is not closed by then ends with the process.
+        with contextlib.suppress(TimeoutError):
+            await finish(leaving, CLOSE_SECONDS)
 
 
 def image_of(name: str, client: modal.Client) -> modal.Image:
@@ -354,17 +384,3 @@ def image_of(name: str, client: modal.Client) -> modal.Image:
     else:
         image = modal.Image.from_registry(name)
     return image.entrypoint([])
-
-
-@contextlib.asynccontextmanager
-async def _asking(
-    op: str, errors: Errors = ERRORS, seconds: float | None = None
-) -> AsyncIterator[None]:
-    """The SDK's errors as ours, and an end to its patience: it waits for ever for some answers."""
-    bound = seconds or CALL_SECONDS
-    with map_errors(errors, op):
-        try:
-            async with asyncio.timeout(bound):
-                yield
-        except TimeoutError as error:
-            raise Unreachable(f"Modal does not answer in {bound} s", op=op) from error

@@ -239,6 +239,7 @@ class Turn:
                     engine=self._sandboxes.engine(self._request.provider).name,
                     reason=error.message,
                     files=error.details.get("files", {}),
+                    codes=error.details.get("codes", {}),
                 )
             )
             if not isinstance(end, events.TurnCompleted):

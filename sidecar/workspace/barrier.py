@@ -12,29 +12,19 @@ import asyncio
 import contextlib
 import errno
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from contracts.errors import BoxHostUnavailable, NotDurable, StoreUnavailable
+from contracts.events import UnprovenCode
 from sidecar.boxhost.contract import Files, MountSick
 from sidecar.tasks import background
 from sidecar.workspace.manifest import Entry, Manifest, Manifests
 from sidecar.workspace.store import Store, StoredObject, StoreRefused
 
-WALK_SECONDS = 200  # weed's fsync has been seen to take 127 s with the store away
-# A store that is away for half a minute costs time, not the receipt.
-PATIENCE_SECONDS = 75
-MOST_PAUSE_SECONDS = 4
-TRIES = 20  # for what is only on its way
-PAUSE_SECONDS = 0.25
 MOST_NAMED = 1000
 AT_ONCE = 16
-# geesefs now and then forgets to delete a file's old name after a rename (git does one for every
-# lock). More than a few at once is no such slip, and is not mended.
-STILL_STORED = "it is deleted here but still in the store"
-GHOST_TRIES = 8
-MOST_GHOSTS = 20
 # One HEAD takes as long as some thirty keys of a listing.
 HEAD_COSTS = 30
 # What a mount answers while its store is away; waiting may mend it.
@@ -46,6 +36,35 @@ HOPELESS_KINDS = {"hang", "ENOTCONN", "EACCES"}
 Held = Callable[[], Awaitable[Iterable[int]]]
 # Carries to the store what it lacks or has otherwise, and takes away what it has too much; by path.
 Push = Callable[[Mapping[str, Entry], Iterable[str]], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class BarrierLimits:
+    """How long and how often the barrier tries. Times are in seconds."""
+
+    walk: float = 200  # weed's fsync has been seen to take 127 s with the store away
+    # A store that is away for half a minute costs time, not the receipt.
+    patience: float = 75
+    longest_pause: float = 4
+    tries: int = 20  # for what is only on its way
+    pause: float = 0.25
+    # geesefs now and then forgets to delete a file's old name after a rename (git does one for
+    # every lock). More than a few at once is no such slip, and is not mended.
+    ghost_tries: int = 8
+    most_ghosts: int = 20
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Why one file is not proven: for programs, and in words."""
+
+    code: UnprovenCode
+    reason: str
+
+
+MISSING = Gap(UnprovenCode.MISSING, "the store does not have it")
+OTHER_BYTES = Gap(UnprovenCode.CONTENT_DIFFERS, "the store has other bytes")
+STILL_STORED = Gap(UnprovenCode.NOT_DELETED, "it is deleted here but still in the store")
 
 
 async def nobody() -> Iterable[int]:
@@ -71,7 +90,7 @@ class Look:
     """What one look found wanting. `away`: waiting for the store may mend it; `hopeless`: nothing
     but the user can."""
 
-    missing: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, Gap] = field(default_factory=dict)
     reason: str = ""
     away: bool = False
     hopeless: bool = False
@@ -80,9 +99,8 @@ class Look:
     def good(self) -> bool:
         return not self.missing and not self.reason
 
-    @property
-    def only_ghosts(self) -> bool:
-        few = 0 < len(self.missing) <= MOST_GHOSTS
+    def only_ghosts(self, most: int) -> bool:
+        few = 0 < len(self.missing) <= most
         return few and not self.reason and set(self.missing.values()) == {STILL_STORED}
 
 
@@ -100,6 +118,7 @@ class Barrier:
         sync_root: bool,
         held: Held,
         push: Push | None = None,
+        limits: BarrierLimits | None = None,
     ) -> None:
         """`held` tells the inodes that a process can write to without leaving a trace."""
         self._files = files
@@ -111,6 +130,7 @@ class Barrier:
         self._sync_root = sync_root
         self._held = held
         self._push = push
+        self._limits = limits or BarrierLimits()
         self._also_held: Held = nobody
         self._token = ""
         self._entries: dict[str, Entry] = {}
@@ -125,13 +145,15 @@ class Barrier:
         """
         self._also_held = also_held
         started = time.monotonic()
-        tries, pause, stored = TRIES, PAUSE_SECONDS, ""
+        limits = self._limits
+        tries, pause, stored = limits.tries, limits.pause, ""
         ghosts: tuple[str, ...] = ()
         while True:
-            look = await self._look()
+            look = await self.look()
             if self._push is not None and look.missing:
                 look = await self._look_after_push(self._push, look)
-            if look.only_ghosts and not ghosts and tries <= TRIES - GHOST_TRIES:
+            late = tries <= limits.tries - limits.ghost_tries
+            if late and not ghosts and look.only_ghosts(limits.most_ghosts):
                 ghosts = await self._lay(look.missing, turn_id)
             if look.good:
                 try:
@@ -140,12 +162,12 @@ class Barrier:
                     break
                 except StoreUnavailable as error:
                     look = Look(reason=error.message, away=True)
-            tries = TRIES if look.away else tries - 1
-            out_of_time = time.monotonic() - started > PATIENCE_SECONDS
+            tries = limits.tries if look.away else tries - 1
+            out_of_time = time.monotonic() - started > limits.patience
             if look.hopeless or tries == 0 or (look.away and out_of_time):
                 raise _not_durable(look)
             await asyncio.sleep(pause)
-            pause = min(pause * 1.5, MOST_PAUSE_SECONDS) if look.away else PAUSE_SECONDS
+            pause = min(pause * 1.5, limits.longest_pause) if look.away else limits.pause
         files = [entry for entry in manifest.entries if entry.kind == "file"]
         return Proof(
             engine=self._engine,
@@ -165,9 +187,7 @@ class Barrier:
             return
         seen, stored = await self._both_sides()
         odd = {*seen["odd"], *(problem["path"] for problem in seen["problems"])}
-        await self._carry(
-            self._push, await self._differences(stored, ignored=dict.fromkeys(odd, ""))
-        )
+        await self._carry(self._push, await self._differences(stored, ignored=odd))
 
     async def _look_after_push(self, push: Push, look: Look) -> Look:
         try:
@@ -177,10 +197,10 @@ class Barrier:
         except StoreUnavailable as error:
             fenced = isinstance(error, StoreRefused)
             return Look(reason=error.message, away=not fenced, hopeless=fenced)
-        return await self._look()
+        return await self.look()
 
-    async def _carry(self, push: Push, differences: Mapping[str, str]) -> None:
-        gone = [path for path, reason in differences.items() if reason == STILL_STORED]
+    async def _carry(self, push: Push, differences: Mapping[str, Gap]) -> None:
+        gone = [path for path, gap in differences.items() if gap == STILL_STORED]
         wanted = {path: self._entries[path] for path in differences if path in self._entries}
         await push(wanted, gone)
 
@@ -199,13 +219,17 @@ class Barrier:
         entries = tuple(self._entries[path] for path in sorted(self._entries))
         return Manifest(self._session_id, turn_id, epoch, self._engine, entries)
 
-    async def _look(self) -> Look:
+    async def look(self) -> Look:
+        """Flush what changed, and compare both sides once."""
         try:
             seen, stored = await self._both_sides()
-            look = Look(missing=dict(seen["odd"]))
+            look = Look()
+            for path, reason in seen["odd"].items():
+                look.missing[path] = Gap(UnprovenCode.UNSUPPORTED, reason)
             look.hopeless = bool(look.missing)
             for problem in seen["problems"]:
-                look.missing[problem["path"]] = problem["reason"]
+                gap = Gap(UnprovenCode.UNREADABLE, problem["reason"])
+                look.missing[problem["path"]] = gap
                 look.away |= problem["errno"] in AWAY
             differences = await self._differences(stored, ignored=look.missing)
         except MountSick as sick:
@@ -226,13 +250,15 @@ class Barrier:
         held = {*await self._held(), *await self._also_held()}
         async with self._early_listing() as listing:
             scan = await self._files.call(
-                "scan", bound=WALK_SECONDS, token=self._token, held=sorted(held)
+                "scan", bound=self._limits.walk, token=self._token, held=sorted(held)
             )
             changes = scan["pending"] + scan["gone"]
             if changes * HEAD_COSTS > scan["names"] and listing is not None:
                 listing.cancel()
                 listing = None
-            seen = await self._files.call("settle", bound=WALK_SECONDS, sync_root=self._sync_root)
+            seen = await self._files.call(
+                "settle", bound=self._limits.walk, sync_root=self._sync_root
+            )
             self._take(seen)
             if listing is None:
                 return seen, await self._store.list(self._prefix)
@@ -276,10 +302,10 @@ class Barrier:
         self._token = seen["token"]
 
     async def _differences(
-        self, stored: Mapping[str, StoredObject], ignored: Mapping[str, str]
-    ) -> dict[str, str]:
+        self, stored: Mapping[str, StoredObject], ignored: Container[str]
+    ) -> dict[str, Gap]:
         """What the store has not, has otherwise, or still has although it was deleted."""
-        differences: dict[str, str] = {}
+        differences: dict[str, Gap] = {}
         to_read: list[str] = []
         proven: dict[str, tuple[str, str]] = {}
         for path, entry in self._entries.items():
@@ -289,11 +315,12 @@ class Barrier:
             if entry.kind in ("directory", "special") or path in ignored:
                 continue
             if there is None:
-                differences[path] = "the store does not have it"
+                differences[path] = MISSING
             elif entry.kind == "symlink":
                 continue
             elif there.size != entry.size:
-                differences[path] = f"the store has {there.size} of {entry.size} bytes"
+                reason = f"the store has {there.size} of {entry.size} bytes"
+                differences[path] = Gap(UnprovenCode.SIZE_DIFFERS, reason)
             elif path in self._suspect or not self._is_proven(entry, there):
                 to_read.append(path)
             else:
@@ -304,7 +331,7 @@ class Barrier:
         async def read(path: str) -> None:
             sha256 = self._entries[path].sha256 or ""
             if await self._store.sha256(self._prefix + path) != sha256:
-                differences[path] = "the store has other bytes"
+                differences[path] = OTHER_BYTES
             else:
                 proven[path] = (sha256, stored[path].etag)
                 self._suspect.discard(path)
@@ -336,12 +363,13 @@ async def _each(work: Callable[[str], Any], paths: Iterable[str]) -> None:
 def _not_durable(look: Look) -> NotDurable:
     hint = "The turn's work is in the sandbox; run another turn to try again."
     if look.reason:
-        return NotDurable(look.reason, hint=hint, files={}, more=0)
+        return NotDurable(look.reason, hint=hint, files={}, codes={}, more=0)
     shown = dict(list(look.missing.items())[:MOST_NAMED])
-    names = ", ".join(f"{path} ({reason})" for path, reason in list(shown.items())[:5])
+    names = ", ".join(f"{path} ({gap.reason})" for path, gap in list(shown.items())[:5])
     return NotDurable(
         f"{len(look.missing)} files are not proven to be in the store: {names}",
         hint=hint,
-        files=shown,
+        files={path: gap.reason for path, gap in shown.items()},
+        codes={path: gap.code.value for path, gap in shown.items()},
         more=len(look.missing) - len(shown),
     )

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from contracts.errors import (
@@ -28,13 +28,12 @@ from sidecar.providers.base import (
 )
 from sidecar.tasks import finish
 from sidecar.workspace import restore
-from sidecar.workspace.barrier import Barrier, Held, Proof, Push, nobody
+from sidecar.workspace.barrier import Barrier, BarrierLimits, Held, Proof, Push, nobody
 from sidecar.workspace.choice import EngineChoice
 from sidecar.workspace.manifest import Manifests
 from sidecar.workspace.restore import NOTHING_RESTORED, Restored, Verified
 from sidecar.workspace.store import Store
 
-PROBE_SECONDS = 20
 READ_TO_VERIFY = 64 << 20  # of what has no md5 for an ETag
 THAW_SECONDS = 30  # a box-host that is away is waited for
 PROBE_PREFIX = ".holdfast-probe-"
@@ -55,6 +54,16 @@ class Engine:
     by_key: bool
     forgets_metadata: bool
     mtime_grain_ns: int
+
+
+@dataclass(frozen=True)
+class WorkspaceLimits:
+    """How long a workspace is waited for, in seconds."""
+
+    probe: float = 20
+    look: float = restore.LOOK_SECONDS  # at what the mount's daemon has in memory
+    store: float = 60  # that is away while something is mounted: a restart takes up to 30 s
+    barrier: BarrierLimits = field(default_factory=BarrierLimits)
 
 
 @dataclass(frozen=True)
@@ -81,12 +90,14 @@ class Workspace:
         store: Store,
         manifests: Manifests,
         push: Push | None = None,
+        limits: WorkspaceLimits | None = None,
     ) -> None:
         """`push` carries to the store what the engine does not carry by itself."""
         self.session_id = session_id
         self.engine = engine
         self.files = files
         self.manifests = manifests
+        self._limits = limits or WorkspaceLimits()
         self._barrier = Barrier(
             files,
             store,
@@ -96,6 +107,7 @@ class Workspace:
             sync_root=engine.sync_root,
             held=files.held,
             push=push,
+            limits=self._limits.barrier,
         )
         self._store = store
 
@@ -105,13 +117,13 @@ class Workspace:
         Raises: MountSick, StoreUnavailable.
         """
         name, text = PROBE_PREFIX + secrets.token_hex(8), secrets.token_hex(16)
-        await self.files.call("put", bound=PROBE_SECONDS, name=name, text=text)
+        await self.files.call("put", bound=self._limits.probe, name=name, text=text)
         try:
             stored = await self._store.sha256(f"{self.session_id}/{name}")
             if stored != hashlib.sha256(text.encode()).hexdigest():
                 raise MountSick("not stored", "what was written and fsynced is not in the store")
         finally:
-            await self.files.call("remove", bound=PROBE_SECONDS, name=name)
+            await self.files.call("remove", bound=self._limits.probe, name=name)
 
     async def verify(self) -> Verified | None:
         """How much of the last receipt the store still has; None before the first.

@@ -6,7 +6,7 @@ from __future__ import annotations
 from sidecar.boxhost.contract import Files, MountHost
 from sidecar.boxhost.daemons import geesefs_flags
 from sidecar.providers.base import WORKSPACE, Command, InBoxSandbox, Provider
-from sidecar.workspace.engine import Engine
+from sidecar.workspace.engine import Engine, WorkspaceLimits
 from sidecar.workspace.host_mounted import HostMounted
 from sidecar.workspace.iam import SessionKey, SessionKeys
 from sidecar.workspace.in_box import Brought, Closing
@@ -29,8 +29,9 @@ def with_geesefs(
     manifests: Manifests,
     keys: SessionKeys,
     why: str = "",
+    limits: WorkspaceLimits | None = None,
 ) -> HostMounted:
-    return HostMounted(provider, GEESEFS, mounts, store, manifests, keys, why)
+    return HostMounted(provider, GEESEFS, mounts, store, manifests, keys, why, limits)
 
 
 # In every sandbox whose image has it.
@@ -49,10 +50,11 @@ class GeesefsInBox:
     engine = GEESEFS
     sync_seconds = None
 
-    def __init__(self, endpoint: str, bucket: str) -> None:
+    def __init__(self, endpoint: str, bucket: str, binary: str = BINARY) -> None:
         """`endpoint` is the store as a sandbox reaches it; empty where it cannot."""
         self._endpoint = endpoint
         self._bucket = bucket
+        self._binary = binary
 
     async def unsuited(self, sandbox: InBoxSandbox) -> str:
         if not self._endpoint:
@@ -60,7 +62,7 @@ class GeesefsInBox:
         device = Command(["test", "-c", "/dev/fuse"], cwd="/", timeout=COMMAND_SECONDS)
         if (await sandbox.exec(device)).exit_code != 0:
             return "the sandbox has no FUSE"
-        version = Command([BINARY, "--version"], cwd="/", timeout=COMMAND_SECONDS)
+        version = Command([self._binary, "--version"], cwd="/", timeout=COMMAND_SECONDS)
         if (await sandbox.exec(version)).exit_code != 0:
             return "the sandbox's image has no geesefs"
         return ""
@@ -78,7 +80,7 @@ class GeesefsInBox:
             f"[default]\naws_access_key_id = {key.access_key}\n"
             f"aws_secret_access_key = {key.secret_key}\n".encode(),
         )
-        argv = [BINARY, *geesefs_flags(self._endpoint), "--shared-config", KEY_FILE]
+        argv = [self._binary, *geesefs_flags(self._endpoint), "--shared-config", KEY_FILE]
         argv += [f"{self._bucket}:{session_id}", WORKSPACE]
         await sandbox.mount(argv, {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"})
         return Brought(push=None, fresh=True)

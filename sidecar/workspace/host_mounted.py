@@ -29,14 +29,13 @@ from sidecar.workspace.engine import (
     Engine,
     MountReport,
     Workspace,
+    WorkspaceLimits,
 )
 from sidecar.workspace.fencing import Fence
 from sidecar.workspace.iam import SessionKeys
 from sidecar.workspace.manifest import Manifests
 from sidecar.workspace.store import Store
 
-# A store that is restarted takes up to 30 s.
-STORE_SECONDS = 60
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 
 T = TypeVar("T")
@@ -46,9 +45,16 @@ class MountedWorkspace(Workspace):
     """A workspace that is mounted on this host."""
 
     def __init__(
-        self, mount: Mount, mounts: MountHost, engine: Engine, store: Store, manifests: Manifests
+        self,
+        mount: Mount,
+        mounts: MountHost,
+        engine: Engine,
+        store: Store,
+        manifests: Manifests,
+        limits: WorkspaceLimits,
     ) -> None:
-        super().__init__(mount.session_id, mounts.files(mount), engine, store, manifests)
+        files = mounts.files(mount)
+        super().__init__(mount.session_id, files, engine, store, manifests, limits=limits)
         self.mount = mount
         self._mounts = mounts
 
@@ -79,6 +85,7 @@ class HostMounted:
         manifests: Manifests,
         keys: SessionKeys,
         why: str = "",
+        limits: WorkspaceLimits | None = None,
     ) -> None:
         if provider.capabilities.mount != "host":
             raise InvalidSpec(
@@ -96,6 +103,7 @@ class HostMounted:
         self._mounts = mounts
         self._store = store
         self._manifests = manifests
+        self._limits = limits or WorkspaceLimits()
         self._fence = Fence(mounts, keys)
         self._workspaces: dict[str, MountedWorkspace] = {}
         self._seen: dict[str, Sandbox] = {}
@@ -167,6 +175,11 @@ class HostMounted:
         workspace, _ = await self.ready(session_id)
         return workspace
 
+    async def aclose(self) -> None:
+        """End the processes that look at mounts; the mounts stay."""
+        for workspace in self._workspaces.values():
+            await workspace.files.close()
+
     async def sweep(self) -> int:
         """At start: revoke keys of mounts that are gone. Raises: StoreUnavailable."""
         return await self._fence.sweep()
@@ -180,7 +193,7 @@ class HostMounted:
         if not await self._mounts.alive(mount):
             return f"ENOTCONN: the {mount.engine} daemon {mount.daemon.pid} died"
         try:
-            await restore.look(self._mounts.files(mount))
+            await restore.look(self._mounts.files(mount), self._limits.look)
         except MountSick as sick:
             return f"{sick.kind}: {sick.message}"
         return ""
@@ -212,7 +225,7 @@ class HostMounted:
     async def _patiently(self, bring_up: Callable[[], Awaitable[T]]) -> T:
         """Wait out a store that is away. A failure is met with one more try in any case, as the
         store may be back by the time it is asked."""
-        deadline = time.monotonic() + STORE_SECONDS
+        deadline = time.monotonic() + self._limits.store
         pause, tries_left = FIRST_PAUSE, 1
         while True:
             try:
@@ -327,4 +340,6 @@ class HostMounted:
         return made and (mount.engine, mount.uid) == (self._engine.name, self.capabilities.uid)
 
     def _workspace_on(self, mount: Mount) -> MountedWorkspace:
-        return MountedWorkspace(mount, self._mounts, self._engine, self._store, self._manifests)
+        return MountedWorkspace(
+            mount, self._mounts, self._engine, self._store, self._manifests, self._limits
+        )

@@ -19,7 +19,6 @@ from collections.abc import AsyncIterator, Container, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import aioboto3
 import aiohttp
 from aiobotocore.config import AioConfig
 from botocore.auth import S3SigV4Auth
@@ -29,6 +28,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from contracts.errors import MountFailed, StoreUnavailable
 from contracts.redaction import Redactor
+from sidecar.workspace.boto_session import shared_session
 from sidecar.workspace.store import StoreAddress
 
 REGION = "us-east-1"
@@ -68,7 +68,7 @@ class SessionKeys:
             retries={"max_attempts": 3, "mode": "standard"}, connect_timeout=5, read_timeout=SECONDS
         )
         async with (
-            aioboto3.Session().client(
+            shared_session().client(
                 "iam",
                 endpoint_url=address.endpoint,
                 aws_access_key_id=address.access_key,

@@ -17,7 +17,7 @@ from sidecar.workspace.store import Store, StoredObject
 
 RESTORE_SECONDS = 300
 SWEEP_SECONDS = 60
-LOOK_SECONDS = 5
+LOOK_SECONDS = 5.0
 # What has no md5 for an ETag must be read to be compared; not the whole of a large workspace.
 MOST_BYTES_READ = 512 << 20
 MOST_NAMED = 20
@@ -138,6 +138,6 @@ async def sweep_locks(files: Files) -> list[str]:
     return paths
 
 
-async def look(files: Files) -> None:
+async def look(files: Files, bound: float = LOOK_SECONDS) -> None:
     """Ask the mount's daemon for what it has in memory. Raises: MountSick."""
-    await files.mend("look", bound=LOOK_SECONDS)
+    await files.mend("look", bound=bound)

@@ -6,14 +6,13 @@ import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-import aioboto3
 from aiobotocore.config import AioConfig
-from aiobotocore.session import AioSession
 from botocore.exceptions import BotoCoreError, ClientError
 
 from contracts.errors import StoreUnavailable
+from sidecar.workspace.boto_session import shared_session
 
 if TYPE_CHECKING:
     from types_aiobotocore_s3 import S3Client
@@ -49,13 +48,15 @@ class StoredObject:
 class Store:
     """Objects of one bucket. Raises, in every call: StoreUnavailable."""
 
-    def __init__(self, client: S3Client, bucket: str) -> None:
+    def __init__(self, client: S3Client, bucket: str, page: int = PAGE) -> None:
         self._client = client
+        self._page = page
         self.bucket = bucket
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def open(cls, address: StoreAddress) -> AsyncIterator[Store]:
+    async def open(cls, address: StoreAddress, page: int = PAGE) -> AsyncIterator[Self]:
+        """`page` is how many objects are listed at a time."""
         config = AioConfig(
             s3={"addressing_style": "path"},
             retries={"max_attempts": 3, "mode": "standard"},
@@ -67,11 +68,7 @@ class Store:
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         )
-        session = AioSession()
-        # By default every LastModified of a listing is parsed by dateutil, which takes four times
-        # as long as the listing itself; nothing here reads them.
-        session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=str)
-        async with aioboto3.Session(botocore_session=session).client(
+        async with shared_session().client(
             "s3",
             endpoint_url=address.endpoint,
             aws_access_key_id=address.access_key,
@@ -79,11 +76,11 @@ class Store:
             region_name="us-east-1",
             config=config,
         ) as client:
-            yield cls(client, address.bucket)
+            yield cls(client, address.bucket, page)
 
     def in_bucket(self, bucket: str) -> Store:
         """The same store's other bucket, over the same connections."""
-        return Store(self._client, bucket)
+        return Store(self._client, bucket, self._page)
 
     async def list(self, prefix: str) -> dict[str, StoredObject]:
         """Every object under the prefix by key without it; directory markers left out."""
@@ -102,11 +99,11 @@ class Store:
         while True:
             with _store_errors("list"):
                 answer = await self._client.list_objects_v2(
-                    Bucket=self.bucket, Prefix=prefix, StartAfter=after, MaxKeys=PAGE
+                    Bucket=self.bucket, Prefix=prefix, StartAfter=after, MaxKeys=self._page
                 )
             page = answer.get("Contents", [])
             yield page
-            if not page or (len(page) < PAGE and not answer["IsTruncated"]):
+            if not page or (len(page) < self._page and not answer["IsTruncated"]):
                 return
             after = page[-1]["Key"]
 

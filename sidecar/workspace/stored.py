@@ -49,7 +49,7 @@ class StoredWorkspace(Workspace):
             manifest = Manifest(self.session_id, turn_id, epoch, self.engine.name, entries)
             stored = await self._manifests.put(manifest)
         except StoreUnavailable as error:
-            raise NotDurable(error.message, hint=error.hint, files={}, more=0) from error
+            raise NotDurable(error.message, hint=error.hint, files={}, codes={}, more=0) from error
         files = [entry for entry in entries if entry.kind == "file"]
         return Proof(
             engine=self.engine.name,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sidecar.boxhost.contract import MountHost
 from sidecar.providers.base import Provider
-from sidecar.workspace.engine import Engine
+from sidecar.workspace.engine import Engine, WorkspaceLimits
 from sidecar.workspace.host_mounted import HostMounted
 from sidecar.workspace.iam import SessionKeys
 from sidecar.workspace.manifest import Manifests
@@ -30,5 +30,6 @@ def with_weed(
     manifests: Manifests,
     keys: SessionKeys,
     why: str = "",
+    limits: WorkspaceLimits | None = None,
 ) -> HostMounted:
-    return HostMounted(provider, WEED, mounts, store, manifests, keys, why)
+    return HostMounted(provider, WEED, mounts, store, manifests, keys, why, limits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from rich.text import Text
@@ -22,6 +23,9 @@ from stack.settings import Settings, load_settings
 REACHED = ("gateway_url", "store_url", "s3_bucket", "workspace", "checkpoint_seconds")
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 WIDTH = 18
+STEP_KEYS = {"check", "level", "found", "advice"}
+
+Step = dict[str, Any]
 
 
 @command
@@ -30,17 +34,43 @@ async def examine_cloud(provider: Cloud, *, box: bool, as_json: bool) -> int:
     settings = load_settings()
     given = of_the_sidecar(settings) if box else of_the_account(settings, provider)
     words = (provider.value, "--json", *(["--box"] if box else []))
-    steps: list[dict[str, Any]] = []
-    async with running(module("sidecar.doctor", *words), given) as process:
-        assert process.stdout is not None
-        async for line in process.stdout:
-            steps.append(json.loads(line))
-            if not as_json:
-                console().print(_row(**steps[-1]))
-        code = await process.wait()
+    steps: list[Step] = []
+    async for step in read_steps(module("sidecar.doctor", *words), given):
+        steps.append(step)
+        if not as_json:
+            console().print(_row(**step))
     if as_json:
         put_json({"checks": steps})
-    return 0 if code == 0 else 1
+    return 1 if any(step["level"] == "fail" for step in steps) else 0
+
+
+async def read_steps(argv: tuple[str, ...], given: Mapping[str, str]) -> AsyncGenerator[Step, None]:
+    """Run the doctor and yield each step as it is done. A doctor that ends otherwise than its steps
+    say is a failed step too."""
+    failed = False
+    async with running(argv, given) as process:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            step = _read_step(line)
+            failed = failed or step["level"] == "fail"
+            yield step
+        code = await process.wait()
+    if code != 0 and not failed:
+        found = f"it ended with exit code {code} although no step had failed"
+        advice = "its error is above; a sandbox may be left, look into the cloud's console"
+        yield {"check": "doctor", "level": "fail", "found": found, "advice": advice}
+
+
+def _read_step(line: bytes) -> Step:
+    """A line of the doctor; what an SDK prints beside it is shown as a warning."""
+    try:
+        step: Step = json.loads(line)
+    except ValueError:
+        step = {}
+    if not isinstance(step, dict) or step.keys() != STEP_KEYS:
+        said = line.decode("utf-8", "replace").strip()
+        return {"check": "output", "level": "warn", "found": said, "advice": ""}
+    return step
 
 
 def of_the_account(settings: Settings, provider: Cloud) -> dict[str, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sidecar.boxhost.boxes import Boxes
-from sidecar.boxhost.client import RemoteHost, connect
+from sidecar.boxhost.client import Patience, RemoteHost, connect
 from sidecar.boxhost.mounts import Mounts
 from tests.support.services import process
 
@@ -81,7 +81,8 @@ async def served(place: Place) -> AsyncIterator[RemoteHost]:
     """A client of a service that runs for the time of the block."""
     try:
         with place.serving():
-            async with connect(place.socket) as host:
+            # It starts within a second: no pause of the client has to be as long.
+            async with connect(place.socket, Patience(longest_pause=0.1)) as host:
                 yield host
     finally:
         await place.stop_all()

@@ -17,4 +17,4 @@ def test_a_process_that_is_ending_is_gone_and_says_nothing_of_its_namespace() ->
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert Path(f"/proc/{child.pid}").exists()
         with pytest.raises(ProcessLookupError):
-            list(open_files._mount_ids(str(child.pid), os.makedev(0, 1)))
+            list(open_files.mount_ids(str(child.pid), os.makedev(0, 1)))

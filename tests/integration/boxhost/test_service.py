@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 
 from contracts.errors import BoxHostUnavailable, Unreachable
-from sidecar.boxhost import client as clients
 from sidecar.boxhost import processes
 from sidecar.boxhost.boxes import Box, Boxes, BoxFailed, BoxSpec
-from sidecar.boxhost.client import RemoteHost, connect
+from sidecar.boxhost.client import Patience, RemoteHost, connect
 from sidecar.boxhost.contract import BoxCommand, MountKey, MountSick
 from sidecar.boxhost.mounts import Mount, MountFailed
 from sidecar.boxhost.processes import ProcessId
@@ -55,7 +54,7 @@ async def kill(pid: int) -> None:
 
 async def wire(host: RemoteHost, call: str, **plain: Any) -> Any:
     """A call as it is on the wire, whatever the client would have made of it."""
-    answer, _ = await host.boxes._wire.ask(call, plain)
+    answer, _ = await host.wire.ask(call, plain)
     return answer
 
 
@@ -281,16 +280,13 @@ async def test_a_service_that_comes_back_in_time_is_not_missed(place: Place) -> 
         await place.stop_all()
 
 
-async def test_without_an_answer_nothing_is_gone_and_nothing_is_made(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_an_answer_nothing_is_gone_and_nothing_is_made(place: Place) -> None:
     """A rival of a living box is the one unforgivable error."""
     try:
         with place.serving() as pid:
-            async with connect(place.socket) as host:
+            async with connect(place.socket, Patience(away=0.5)) as host:
                 box = await host.boxes.start(spec_at(place))
                 await kill(pid)
-                monkeypatch.setattr(clients, "AWAY_SECONDS", 0.5)
                 local = LocalProvider(host.boxes)
                 assert await local.status(box.id) is Status.UNKNOWN
                 with pytest.raises(Unreachable, match="box-host"):

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 from uuid import uuid4
@@ -25,6 +26,7 @@ from sidecar.boxhost.daemons import Daemons, Geesefs
 from sidecar.boxhost.in_process import OwnBoxes, OwnMounts
 from sidecar.boxhost.mounts import Mounts
 from sidecar.providers.base import Command, Provider, Sandbox, SandboxSpec
+from sidecar.providers.cloud import Patience
 from sidecar.providers.docker import DockerProvider
 from sidecar.providers.local import LocalProvider
 from sidecar.workspace.checkpoint import with_checkpoint
@@ -42,6 +44,7 @@ from tests.integration.conformance.ways import (
     WAYS,
     Levers,
     Opened,
+    OpenedWith,
     cloud_provider,
 )
 from tests.integration.conformance.ways import docker_provider as docker_provider
@@ -63,8 +66,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             for way in getattr(metafunc.module, "WAYS", WAYS)
             for engine in getattr(metafunc.module, "ENGINES", ways.ENGINES)
         ]
-        ids = [f"{way}-{engine}" for way, engine in chosen]
-        metafunc.parametrize("chosen", chosen, ids=ids, indirect=True, scope="session")
+        params = [
+            # All tests of a subject go to one worker, so that it is made once.
+            pytest.param((way, engine), id=name, marks=pytest.mark.xdist_group(name))
+            for way, engine in chosen
+            for name in [f"{way}-{engine}"]
+        ]
+        metafunc.parametrize("chosen", params, indirect=True, scope="session")
 
 
 @pytest.hookimpl(trylast=True)
@@ -190,7 +198,8 @@ def chosen(request: pytest.FixtureRequest) -> Chosen:
 @dataclass(frozen=True)
 class Subject:
     """A provider, bare or with an engine. `another` is what one more sidecar of the stack has, and
-    `stranger` one of another stack on the same account or engine."""
+    `stranger` one of another stack on the same account or engine. `with_patience` is a cloud's
+    provider once more, with other limits."""
 
     way: str
     engine: str
@@ -199,6 +208,7 @@ class Subject:
     provider: Provider
     another: Opened
     stranger: Opened | None
+    with_patience: OpenedWith | None
     parts: Parts
 
     @property
@@ -253,7 +263,7 @@ async def subject(
         mounts = _mounts(chosen, home, address)
         manifests = Manifests(store.in_bucket(STATE_BUCKET))
         parts = Parts(store, manifests, Fence(mounts, keys), address)
-        opened, stranger = _ways_in(chosen, home, bwrap, stack)
+        opened, stranger, opened_with = _ways_in(chosen, home, bwrap, stack)
 
         def wrapped(provider: Provider) -> Provider:
             if chosen.engine == "checkpoint":
@@ -268,16 +278,24 @@ async def subject(
             return cast("Provider", durable)
 
         @contextlib.asynccontextmanager
-        async def another() -> AsyncIterator[Provider]:
+        async def another(opened: Opened = opened) -> AsyncIterator[Provider]:
             async with opened() as provider:
                 made = wrapped(provider)
                 yield made
                 if isinstance(made, InBox):
                     await made.aclose()
 
+        def with_patience(patience: Patience) -> AbstractAsyncContextManager[Provider]:
+            assert opened_with is not None
+            return another(partial(opened_with, patience))
+
         bare = await stack.enter_async_context(opened())
         made = wrapped(bare)
-        yield Subject(chosen.way, chosen.engine, home, bare, made, another, stranger, parts)
+        yield Subject(
+            *(chosen.way, chosen.engine, home, bare, made, another, stranger),
+            with_patience if opened_with else None,
+            parts,
+        )
         if isinstance(made, InBox):
             await made.aclose()
         async for info in bare.list({}):
@@ -296,22 +314,24 @@ def _mounts(chosen: Chosen, home: Path, address: StoreAddress) -> MountHost:
 
 def _ways_in(
     chosen: Chosen, home: Path, bwrap: Path, stack: contextlib.AsyncExitStack
-) -> tuple[Opened, Opened | None]:
-    """To the provider, and to one of another stack, where several share what they run on."""
+) -> tuple[Opened, Opened | None, OpenedWith | None]:
+    """To the provider; to one of another stack, where several share what they run on; and to the
+    same provider with other limits, where it is a cloud's."""
     if chosen.emulator is not None:
         way, engine, emulator = chosen.way, chosen.engine, chosen.emulator
         ours, theirs = ways.new_cloud(), ways.new_cloud()
         return (
             lambda: cloud_provider(way, engine, emulator, ours),
             lambda: cloud_provider(way, engine, emulator, theirs),
+            lambda patience: cloud_provider(way, engine, emulator, ours, patience),
         )
     if chosen.way == "docker":
         host = ways.docker_host(home, chosen.image)
         other = ways.docker_host(home, chosen.image)
-        return lambda: DockerProvider.open(host), lambda: DockerProvider.open(other)
+        return lambda: DockerProvider.open(host), lambda: DockerProvider.open(other), None
     if chosen.service is not None:
         remote = chosen.service[1].boxes
-        return lambda: contextlib.nullcontext(LocalProvider(remote)), None
+        return lambda: contextlib.nullcontext(LocalProvider(remote)), None, None
 
     def local() -> AbstractAsyncContextManager[Provider]:
         return contextlib.nullcontext(
@@ -319,7 +339,7 @@ def _ways_in(
         )
 
     stack.push_async_callback(Boxes(home / "data", home / "run", bwrap).stop_all)
-    return local, None
+    return local, None, None
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import pytest
 
 from contracts.errors import MountFailed
 from sidecar.providers.base import Command
-from sidecar.workspace import geesefs
 from sidecar.workspace.checkpoint import Checkpoint
 from sidecar.workspace.geesefs import GeesefsInBox
 from sidecar.workspace.in_box import Bringing, InBox
@@ -21,16 +20,15 @@ def either(subject: Subject, endpoint: str) -> InBox:
     """As the sidecar has it for a cloud: mounted if that can be, carried otherwise."""
     address = subject.parts.address
     bringings: list[Bringing] = [
-        GeesefsInBox(endpoint, address.bucket),
+        GeesefsInBox(endpoint, address.bucket, "/opt/holdfast/no-such-geesefs"),
         Checkpoint(address, SYNC_SECONDS),
     ]
     return InBox(subject.bare, bringings, subject.parts, "a test")
 
 
 async def test_a_sandbox_that_cannot_mount_gets_checkpoint_and_the_report_says_why(
-    subject: Subject, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    subject: Subject, gate: Gate
 ) -> None:
-    monkeypatch.setattr(geesefs, "BINARY", "/opt/holdfast/no-such-geesefs")
     provider = either(subject, gate.url)
     spec = subject.spec()
     sandbox = await provider.create(spec)

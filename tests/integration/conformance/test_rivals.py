@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 from uuid import UUID, uuid4
 
 import pytest
@@ -19,9 +20,11 @@ from sidecar.providers.base import Command
 from sidecar.runs.gateway import Gateway as GatewayLine
 from sidecar.runs.live import LiveSandboxes
 from sidecar.runs.sandboxes import Providers, Sandboxes, Warmth
+from sidecar.workspace.engine import Durable
+from tests.integration.conformance import ways
 from tests.integration.conformance.conftest import Subject
 from tests.integration.conformance.test_lives import listed
-from tests.integration.conformance.ways import CLOUDS, Levers, hurry
+from tests.integration.conformance.ways import CLOUDS, Levers
 from tests.support.gateway import Gateway, gateway
 
 WAYS = CLOUDS
@@ -30,14 +33,15 @@ ENGINES = ("checkpoint",)
 
 @dataclass
 class Tenant:
-    """A session and its turns."""
+    """A session and its turns. `hurried` is a sidecar that has little patience with a cloud."""
 
     sandboxes: Sandboxes
+    hurried: Sandboxes
     provider: str
     session_id: UUID
     epoch: int = 0
 
-    async def turn(self) -> tuple[str, list[str]]:
+    async def turn(self, sandboxes: Sandboxes | None = None) -> tuple[str, list[str]]:
         """The sandbox of the next turn, and what is told of it."""
         told: list[str] = []
 
@@ -53,7 +57,7 @@ class Tenant:
             harness="claude",
             provider=self.provider,
         )
-        sandbox, _ = await self.sandboxes.acquire(request, emit)
+        sandbox, _ = await (sandboxes or self.sandboxes).acquire(request, emit)
         assert (await sandbox.exec(Command(["true"]))).exit_code == 0
         return sandbox.id, told
 
@@ -68,32 +72,35 @@ async def model_gateway() -> AsyncIterator[Gateway]:
 async def tenant(subject: Subject, model_gateway: Gateway, tmp_path: Path) -> AsyncIterator[Tenant]:
     line = GatewayLine(model_gateway.control)
     name = subject.provider.name
-    sandboxes = Sandboxes(
-        Providers({name: subject.durable}, {}),
-        line,
-        LiveSandboxes(tmp_path),
-        Warmth(seconds=600, most=10),
-    )
-    found = Tenant(sandboxes, name, uuid4())
-    yield found
-    await sandboxes.release(found.session_id)
+
+    def by(durable: Durable) -> Sandboxes:
+        return Sandboxes(
+            Providers({name: durable}, {}),
+            line,
+            LiveSandboxes(tmp_path),
+            Warmth(seconds=600, most=10),
+        )
+
+    assert subject.with_patience is not None
+    async with subject.with_patience(ways.hurried(subject.way)) as hurried:
+        found = Tenant(by(subject.durable), by(cast("Durable", hurried)), name, uuid4())
+        yield found
+        await found.sandboxes.release(found.session_id)
     await line.aclose()
 
 
 async def test_no_failure_of_a_cloud_ever_gives_a_session_a_second_box(
-    subject: Subject, tenant: Tenant, levers: Levers, monkeypatch: pytest.MonkeyPatch
+    subject: Subject, tenant: Tenant, levers: Levers
 ) -> None:
     session = str(tenant.session_id)
     first, _ = await tenant.turn()
-    with monkeypatch.context() as patch:
-        hurry(subject.way, patch)
-        for fault in ("503", "reset", "hang"):
-            for broken in (levers.break_control, levers.break_data):
-                await broken(fault)
-                with pytest.raises(SandboxError):
-                    await tenant.turn()
-                assert await levers.mend() > 0
-                assert await listed(subject.bare, session) == [first], fault
+    for fault in ("503", "reset", "hang"):
+        for broken in (levers.break_control, levers.break_data):
+            await broken(fault)
+            with pytest.raises(SandboxError):
+                await tenant.turn(tenant.hurried)
+            assert await levers.mend() > 0
+            assert await listed(subject.bare, session) == [first], fault
     assert await tenant.turn() == (first, ["sandbox.attached"])
 
 

@@ -6,17 +6,15 @@ import contextlib
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import httpx
-import pytest
 
-from sidecar.providers import boxd_sandbox, cloud, daytona, e2b, modal
+from sidecar.providers import daytona, e2b, modal
 from sidecar.providers.base import Provider
-from sidecar.providers.cloud import Cloud
+from sidecar.providers.cloud import Cloud, Patience
 from sidecar.providers.daytona import DaytonaAccount, DaytonaProvider
 from sidecar.providers.docker import DockerHost, DockerProvider
 from sidecar.providers.e2b import E2BAccount, E2BProvider
@@ -36,6 +34,7 @@ WAYS: Mapping[str, str] = {
 CLOUDS = ("e2b", "modal", "daytona")
 ENGINES = ("bare", "geesefs", "checkpoint")
 Opened = Callable[[], AbstractAsyncContextManager[Provider]]
+OpenedWith = Callable[[Patience], AbstractAsyncContextManager[Provider]]
 
 
 def new_cloud() -> Cloud:
@@ -50,16 +49,17 @@ def new_cloud() -> Cloud:
 
 
 def cloud_provider(
-    way: str, engine: str, emulator: Emulator, stack: Cloud
+    way: str, engine: str, emulator: Emulator, stack: Cloud, patience: Patience | None = None
 ) -> AbstractAsyncContextManager[Provider]:
+    patience = patience or WIRES[way].patience
     if way == "e2b":
         key = emulator.more["api_key"]
         return E2BProvider.open(
-            stack, E2BAccount(key, "holdfast-sandbox", emulator.url, emulator.url)
+            stack, E2BAccount(key, "holdfast-sandbox", emulator.url, emulator.url), patience
         )
     if way == "daytona":
         account = DaytonaAccount(emulator.more["api_key"], emulator.more["snapshot"], emulator.url)
-        return DaytonaProvider.open(stack, account)
+        return DaytonaProvider.open(stack, account, patience)
     return ModalProvider.open(
         stack,
         ModalAccount(
@@ -71,7 +71,14 @@ def cloud_provider(
             runtime="vm" if engine == "geesefs" else "gvisor",
             server_url=emulator.url,
         ),
+        patience,
     )
+
+
+def hurried(way: str) -> Patience:
+    """Waits of many seconds, as short as a test can be. Only for calls that are to fail: others
+    may take longer on a busy machine."""
+    return replace(WIRES[way].patience, call=1, boxd_answer=0.5, boxd_start=0.5)
 
 
 def docker_host(directory: Path, image: str) -> DockerHost:
@@ -101,16 +108,16 @@ async def docker_provider(directory: Path, image: str) -> AsyncIterator[DockerPr
 class Wire:
     """Which requests go to a cloud's control plane when a box is looked for, and which to boxd."""
 
-    module: ModuleType
+    patience: Patience
     control: Sequence[Mapping[str, str]]
     data: Mapping[str, str]
 
 
 WIRES: Mapping[str, Wire] = {
-    "e2b": Wire(e2b, [{"path": "^/(v2/)?sandboxes"}], {"path": "^/call$"}),
-    "daytona": Wire(daytona, [{"path": "^/api/"}], {"path": "^/preview/"}),
+    "e2b": Wire(e2b.PATIENCE, [{"path": "^/(v2/)?sandboxes"}], {"path": "^/call$"}),
+    "daytona": Wire(daytona.PATIENCE, [{"path": "^/api/"}], {"path": "^/preview/"}),
     "modal": Wire(
-        modal,
+        modal.PATIENCE,
         [
             {"rpc": "SandboxWaitV2"},
             {"rpc": "SandboxTagsGetV2"},
@@ -152,11 +159,3 @@ class Levers:
 
     async def end_lease(self, sandbox_id: str) -> None:
         (await self._http.post(f"/_emulator/expire/{sandbox_id}")).raise_for_status()
-
-
-def hurry(way: str, patch: pytest.MonkeyPatch) -> None:
-    """Waits of many seconds, as short as a test can be."""
-    patch.setattr(WIRES[way].module, "CALL_SECONDS", 2)
-    patch.setattr(cloud, "HEALTH_SECONDS", 1)
-    patch.setattr(cloud, "START_SECONDS", 1)
-    patch.setattr(boxd_sandbox, "EXEC_GRACE_SECONDS", 0)

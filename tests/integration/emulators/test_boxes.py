@@ -6,7 +6,6 @@ import asyncio
 import secrets
 import signal
 import socket
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -123,9 +122,8 @@ async def test_kill_ends_the_whole_tree_also_what_has_a_session_of_its_own(
     async with asyncio.timeout(WITHIN):
         while len(await processes(shared_box, "^sleep 4713")) < 3:
             await asyncio.sleep(0.02)
-    began = time.monotonic()
-    await tree.kill()
-    assert time.monotonic() - began < AT_ONCE
+    async with asyncio.timeout(WITHIN):  # by itself it goes on for more than an hour
+        await tree.kill()
     assert await wait(tree) == -signal.SIGKILL
     assert not await processes(shared_box, "sleep 4713")
     assert other.exit_code is None
@@ -147,10 +145,9 @@ async def test_a_killed_command_has_ended_although_nobody_reads_its_output(
     shared_box: Box,
 ) -> None:
     process = await shared_box.exec(["yes", "y" * 1000])
-    began = time.monotonic()
-    await process.kill()
+    async with asyncio.timeout(WITHIN):  # nothing but the kill ends it
+        await process.kill()
     assert await wait(process) == -signal.SIGKILL
-    assert time.monotonic() - began < AT_ONCE
 
 
 async def test_a_closed_pipe_ends_a_command_as_it_does_anywhere(shared_box: Box) -> None:
@@ -319,10 +316,8 @@ import socket, sys
 ours = socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=20)
 ours.recv(1)
 """
-    began = time.monotonic()
     tried = await run(box, "python3", "-c", script, str(reached[1]))
-    assert "ConnectionResetError" in tried.stderr
-    assert time.monotonic() - began < AT_ONCE
+    assert "ConnectionResetError" in tried.stderr, "it is not the script's timeout that ended it"
 
 
 async def test_a_reached_connection_ends_with_its_box(

@@ -29,7 +29,13 @@ from contracts.errors import (
 from sidecar.providers import daytona as module
 from sidecar.providers.base import Command, SandboxSpec, Status
 from sidecar.providers.cloud import TOKEN_FILE, Cloud, CloudSandbox
-from sidecar.providers.daytona import CREATE_ERRORS, ERRORS, DaytonaAccount, DaytonaProvider
+from sidecar.providers.daytona import (
+    CREATE_ERRORS,
+    ERRORS,
+    PATIENCE,
+    DaytonaAccount,
+    DaytonaProvider,
+)
 from sidecar.providers.daytona_image import build_image, stage
 from tests.support.emulators.fixtures import Emulator, started
 from tests.support.paths import ROOT
@@ -38,6 +44,7 @@ from tests.support.requirements import missing
 LIFETIME = 600.0
 HOME_FILE = "/home/agent/kept"
 BOXD = "pkill -KILL -f /opt/holdfast/boxd"
+HURRIED = replace(PATIENCE, call=1)  # for calls that are to fail
 
 
 @pytest.fixture(scope="module")
@@ -71,15 +78,22 @@ async def client(account: DaytonaAccount) -> AsyncIterator[AsyncDaytona]:
 
 
 @pytest.fixture
-async def provider(account: DaytonaAccount) -> AsyncIterator[DaytonaProvider]:
+def cloud() -> Cloud:
+    return new_cloud()
+
+
+@pytest.fixture
+async def provider(account: DaytonaAccount, cloud: Cloud) -> AsyncIterator[DaytonaProvider]:
     """Of a stack of its own, whose sandboxes end with the test."""
-    async with opened(account) as found:
+    async with opened(account, cloud) as found:
         yield found
 
 
 @contextlib.asynccontextmanager
-async def opened(account: DaytonaAccount) -> AsyncIterator[DaytonaProvider]:
-    async with DaytonaProvider.open(new_cloud(), account) as provider:
+async def opened(
+    account: DaytonaAccount, cloud: Cloud | None = None
+) -> AsyncIterator[DaytonaProvider]:
+    async with DaytonaProvider.open(cloud or new_cloud(), account) as provider:
         yield provider
         for sandbox_id in await listed(provider):
             await provider.destroy(sandbox_id)
@@ -371,14 +385,15 @@ async def test_a_passing_fault_in_attach_is_no_word_of_death_and_makes_no_second
     raised: type[SandboxError],
     provider: DaytonaProvider,
     sandbox: CloudSandbox,
+    account: DaytonaAccount,
+    cloud: Cloud,
     control: httpx.AsyncClient,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "CALL_SECONDS", 2)
     await inject(control, fault, sandbox=sandbox.id, path="^/api/", times=None)
-    with pytest.raises(raised):
-        await provider.attach(sandbox.id)
-    assert await provider.status(sandbox.id) is Status.UNKNOWN
+    async with DaytonaProvider.open(cloud, account, HURRIED) as hurried:
+        with pytest.raises(raised):
+            await hurried.attach(sandbox.id)
+        assert await hurried.status(sandbox.id) is Status.UNKNOWN
     await clear(control)
     assert (await provider.attach(sandbox.id)).id == sandbox.id
     assert await listed(provider) == [sandbox.id]
@@ -390,14 +405,15 @@ async def test_whatever_the_toolbox_says_the_sandbox_is_unreachable_and_not_gone
     provider: DaytonaProvider,
     sandbox: CloudSandbox,
     client: AsyncDaytona,
+    account: DaytonaAccount,
+    cloud: Cloud,
     control: httpx.AsyncClient,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "CALL_SECONDS", 2)
     await (await client.get(sandbox.id)).process.exec(BOXD)
     await inject(control, fault, path="^/toolbox/", times=None)
-    with pytest.raises(Unreachable):
-        await provider.attach(sandbox.id)
+    async with DaytonaProvider.open(cloud, account, HURRIED) as hurried:
+        with pytest.raises(Unreachable):
+            await hurried.attach(sandbox.id)
     assert await provider.status(sandbox.id) is Status.RUNNING
     await clear(control)
     assert (await provider.attach(sandbox.id)).id == sandbox.id
@@ -641,9 +657,10 @@ async def test_a_failed_build_is_said_and_the_next_one_starts_anew(
 def test_the_checkouts_own_dockerfile_can_be_staged(tmp_path: Path) -> None:
     stage(ROOT, tmp_path, {"GEESEFS": "0.43.3"})
     image = Image.from_dockerfile(tmp_path / "Dockerfile")
-    sources = {Path(context.source_path) for context in image._context_list}
-    assert tmp_path / "sandbox-image" / "boxd" in sources
-    assert [source for source in sources if not source.exists()] == []
+    copied = [line.split()[1:-1] for line in image.dockerfile().splitlines() if "COPY " in line]
+    sources = {word for words in copied for word in words if not words[0].startswith("--from")}
+    assert "sandbox-image/boxd" in sources
+    assert [word for word in sources if "*" not in word and not (tmp_path / word).exists()] == []
     assert list(tmp_path.rglob("__pycache__")) == []
     assert "ARG GEESEFS=0.43.3\n" in image.dockerfile()
 

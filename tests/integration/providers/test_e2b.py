@@ -7,7 +7,6 @@ import contextlib
 import inspect
 import json
 import secrets
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -36,13 +35,14 @@ from contracts.errors import (
 from emulators.__main__ import running
 from emulators.http_server import http_server
 from emulators.options import Options, Ready
-from sidecar.providers import e2b as provider_module
 from sidecar.providers.base import Command, SandboxSpec, Status
 from sidecar.providers.cloud import BOXD_PORT, TOKEN_FILE, Cloud, CloudSandbox
-from sidecar.providers.e2b import CREATE_ERRORS, ERRORS, E2BAccount, E2BProvider
+from sidecar.providers.e2b import CREATE_ERRORS, ERRORS, PATIENCE, E2BAccount, E2BProvider
 
 CREATES = "^/v2/sandboxes$"
-PATIENCE_SECONDS = 20
+WITHIN = 60
+# For calls that are to fail.
+HURRIED = replace(PATIENCE, call=1, boxd_answer=0.5, boxd_start=0.5)
 Create = Callable[..., Awaitable[CloudSandbox]]
 
 
@@ -247,16 +247,12 @@ async def test_a_create_that_is_broken_off_is_one_box(
 
 
 async def test_a_create_whose_answer_was_lost_for_good_is_found_by_the_next_sidecar(
-    provider: E2BProvider,
-    cloud: Cloud,
-    account: E2BAccount,
-    control: httpx.AsyncClient,
-    monkeypatch: pytest.MonkeyPatch,
+    provider: E2BProvider, cloud: Cloud, account: E2BAccount, control: httpx.AsyncClient
 ) -> None:
-    monkeypatch.setattr(provider_module, "CREATE_SECONDS", 0)
     await inject(control, "lose", CREATES, method="POST", times=None)
-    with pytest.raises(Unreachable):
-        await provider.create(spec())
+    async with E2BProvider.open(cloud, account, replace(PATIENCE, create=0)) as hurried:
+        with pytest.raises(Unreachable):
+            await hurried.create(spec())
     await control.delete("/_emulator/faults")
     (made,) = await ids(provider)
     async with E2BProvider.open(cloud, account) as other:
@@ -265,12 +261,12 @@ async def test_a_create_whose_answer_was_lost_for_good_is_found_by_the_next_side
 
 
 async def test_a_box_that_shows_up_late_is_not_doubled(
-    provider: E2BProvider, control: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    provider: E2BProvider, cloud: Cloud, account: E2BAccount, control: httpx.AsyncClient
 ) -> None:
     """The request is given up while E2B is still at it, and is asked for again."""
-    monkeypatch.setattr(provider_module, "CALL_SECONDS", 1)
     await inject(control, "delay", CREATES, method="POST", seconds=2)
-    sandbox = await provider.create(spec())
+    async with E2BProvider.open(cloud, account, replace(PATIENCE, call=1)) as hurried:
+        sandbox = await hurried.create(spec())
     assert await hits(control) == 1
     assert await ids(provider) == [sandbox.id]
 
@@ -293,7 +289,7 @@ async def test_where_idempotency_keys_are_not_heeded_one_box_is_kept(
         asked.append(idempotency_key)
         if len(asked) == 2:
             both.set()
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(WITHIN):
             await (kept if len(asked) == 2 and not at_once else both).wait()
         return await create(*args, **given)
 
@@ -439,20 +435,17 @@ async def test_a_box_whose_memory_cannot_be_restored_is_booted_from_its_disk(
 @pytest.mark.parametrize("path", ["/connect$", "^/sandboxes/", "^/call$"])
 async def test_a_fault_while_attaching_makes_no_second_box(
     provider: E2BProvider,
+    cloud: Cloud,
+    account: E2BAccount,
     control: httpx.AsyncClient,
-    monkeypatch: pytest.MonkeyPatch,
     fault: str,
     path: str,
 ) -> None:
     sandbox = await provider.create(spec())
-    monkeypatch.setattr(provider_module, "CALL_SECONDS", 2)
-    monkeypatch.setattr("sidecar.providers.cloud.HEALTH_SECONDS", 1)
-    monkeypatch.setattr("sidecar.providers.cloud.START_SECONDS", 1)
     await inject(control, fault, path, times=None)
-    started = time.monotonic()
-    with pytest.raises(Unreachable):
-        await provider.attach(sandbox.id)
-    assert time.monotonic() - started < PATIENCE_SECONDS
+    async with E2BProvider.open(cloud, account, HURRIED) as hurried, asyncio.timeout(WITHIN):
+        with pytest.raises(Unreachable):
+            await hurried.attach(sandbox.id)
     assert await hits(control) > 0
     await control.delete("/_emulator/faults")
     assert (await provider.attach(sandbox.id)).id == sandbox.id
@@ -460,21 +453,17 @@ async def test_a_fault_while_attaching_makes_no_second_box(
 
 
 async def test_a_way_in_that_fails_does_not_end_what_runs_in_the_box(
-    provider: E2BProvider,
-    account: E2BAccount,
-    control: httpx.AsyncClient,
-    monkeypatch: pytest.MonkeyPatch,
+    provider: E2BProvider, account: E2BAccount, control: httpx.AsyncClient
 ) -> None:
     """boxd is taken for dead and started a second time, beside the living one."""
     sandbox = await provider.create(spec())
     await sandbox.spawn(Command(["sleep", "600"], cwd="/"))
     (before,) = [each for each in await sandbox.processes() if each.argv[0] == "sleep"]
-    monkeypatch.setattr("sidecar.providers.cloud.HEALTH_SECONDS", 1)
     await inject(control, "503", "^/call$", times=2)
     again = await provider.attach(sandbox.id)
     assert await hits(control) == 2
     box = await e2b.AsyncSandbox.connect(sandbox.id, **account.params(0))
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(WITHIN):
         while len(await box.commands.list()) > 1:  # until the second one has ended
             await asyncio.sleep(0.05)
     assert before in await again.processes()
@@ -509,15 +498,14 @@ async def test_a_box_of_another_stack_is_not_attached_to(
 @pytest.mark.parametrize("fault", ["401", "429", "503", "reset", "hang"])
 async def test_an_unclear_answer_is_not_gone(
     provider: E2BProvider,
+    cloud: Cloud,
+    account: E2BAccount,
     control: httpx.AsyncClient,
-    monkeypatch: pytest.MonkeyPatch,
     fault: str,
 ) -> None:
-    monkeypatch.setattr(provider_module, "CALL_SECONDS", 2)
     await inject(control, fault, "^/sandboxes/", times=None)
-    started = time.monotonic()
-    assert await provider.status("any") is Status.UNKNOWN
-    assert time.monotonic() - started < PATIENCE_SECONDS
+    async with E2BProvider.open(cloud, account, HURRIED) as hurried, asyncio.timeout(WITHIN):
+        assert await hurried.status("any") is Status.UNKNOWN
     await control.delete("/_emulator/faults")
     assert await provider.status("any") is Status.GONE
 

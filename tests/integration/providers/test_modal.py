@@ -27,16 +27,16 @@ from contracts.errors import (
 )
 from emulators.__main__ import running
 from emulators.options import Options, Ready
-from sidecar.providers import modal as provider_module
 from sidecar.providers.base import Command, Sandbox, SandboxSpec, Status
 from sidecar.providers.cloud import TOKEN_FILE, Cloud
-from sidecar.providers.modal import ERRORS, ModalAccount, ModalProvider, opened
+from sidecar.providers.modal import ERRORS, PATIENCE, ModalAccount, ModalProvider, opened
 from sidecar.providers.modal_image import build_image, needed
 from tests.support.paths import ROOT
 from tests.support.services import free_port
 
 NAP = ("sleep", "600")
 # every call that `attach` makes of the control plane
+HURRIED = dataclasses.replace(PATIENCE, call=2)  # for calls that are to fail
 ATTACHING = ("SandboxWaitV2", "SandboxTagsGetV2", "SandboxCreateConnectTokenV2")
 
 
@@ -64,10 +64,15 @@ def account(emulator: Ready) -> ModalAccount:
 
 
 @pytest.fixture
+def stack() -> Cloud:
+    return cloud()
+
+
+@pytest.fixture
 async def provider(
-    control: httpx.AsyncClient, account: ModalAccount
+    control: httpx.AsyncClient, account: ModalAccount, stack: Cloud
 ) -> AsyncIterator[ModalProvider]:
-    async with provided(control, account) as made:
+    async with provided(control, account, stack) as made:
         yield made
 
 
@@ -84,10 +89,10 @@ def cloud() -> Cloud:
 
 @contextlib.asynccontextmanager
 async def provided(
-    control: httpx.AsyncClient, account: ModalAccount
+    control: httpx.AsyncClient, account: ModalAccount, stack: Cloud | None = None
 ) -> AsyncIterator[ModalProvider]:
     """A provider of a stack of its own, whose boxes are ended with it."""
-    async with ModalProvider.open(cloud(), account) as made:
+    async with ModalProvider.open(stack or cloud(), account) as made:
         yield made
         (await control.delete("/_emulator/faults")).raise_for_status()
         for sandbox_id in await boxes(made):
@@ -192,14 +197,15 @@ async def test_without_a_token_nothing_is_asked_of_modal(account: ModalAccount) 
 
 
 async def test_trouble_tells_a_wrong_token_from_a_modal_that_is_away(
-    monkeypatch: pytest.MonkeyPatch, control: httpx.AsyncClient, account: ModalAccount
+    control: httpx.AsyncClient, account: ModalAccount
 ) -> None:
     async with provided(control, account) as provider:
         assert await provider.trouble() == ""
-        monkeypatch.setattr(provider_module, "CALL_SECONDS", 0.5)
-        await inject(control, "hang", "ClientHello")
+    hurried = dataclasses.replace(PATIENCE, call=0.5)
+    async with ModalProvider.open(cloud(), account, hurried) as provider:
+        await inject(control, "hang", "ClientHello", times=None)
         assert await provider.trouble() == "Modal does not answer: Modal does not answer in 0.5 s"
-    monkeypatch.undo()
+    await clear(control)
     wrong = dataclasses.replace(account, token_secret="as-wrong")
     async with ModalProvider.open(cloud(), wrong) as provider:
         assert await provider.trouble() == "Modal refuses the token"
@@ -207,13 +213,12 @@ async def test_trouble_tells_a_wrong_token_from_a_modal_that_is_away(
 
 
 async def test_where_nobody_listens_every_call_is_bounded(
-    monkeypatch: pytest.MonkeyPatch, account: ModalAccount, spec: SandboxSpec
+    account: ModalAccount, spec: SandboxSpec
 ) -> None:
     """The SDK itself tries for a minute."""
-    monkeypatch.setattr(provider_module, "CALL_SECONDS", 1)
-    monkeypatch.setattr(provider_module, "CREATE_SECONDS", 1)
+    hurried = dataclasses.replace(PATIENCE, call=1, create=1)
     away = dataclasses.replace(account, server_url=f"http://127.0.0.1:{free_port()}")
-    async with ModalProvider.open(cloud(), away) as provider, asyncio.timeout(20):
+    async with ModalProvider.open(cloud(), away, hurried) as provider, asyncio.timeout(50):
         assert "does not answer" in await provider.trouble()
         assert await provider.status("sb-any") is Status.UNKNOWN
         with pytest.raises(Unreachable):
@@ -292,12 +297,12 @@ async def test_a_full_account_and_an_unknown_image_are_told_apart(
 
 
 async def test_the_token_of_boxd_is_on_no_command_line_and_in_no_file(
-    account: ModalAccount, provider: ModalProvider, spec: SandboxSpec
+    account: ModalAccount, stack: Cloud, provider: ModalProvider, spec: SandboxSpec
 ) -> None:
     sandbox = await provider.create(spec)
     shown = await as_root(account, sandbox.id, "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ")
     assert "/opt/holdfast/boxd" in shown
-    assert provider._cloud.token(spec.key) not in shown
+    assert stack.token(spec.key) not in shown
     assert await as_root(account, sandbox.id, f"ls {TOKEN_FILE} || echo none") == "none\n"
 
 
@@ -349,8 +354,9 @@ async def test_attach_starts_a_boxd_that_has_died(
 @pytest.mark.parametrize("rpc", ATTACHING)
 @pytest.mark.parametrize("fault", ["503", "reset", "hang"])
 async def test_a_fault_in_attach_is_unreachable_and_makes_no_second_box(
-    monkeypatch: pytest.MonkeyPatch,
     control: httpx.AsyncClient,
+    account: ModalAccount,
+    stack: Cloud,
     provider: ModalProvider,
     spec: SandboxSpec,
     rpc: str,
@@ -358,10 +364,10 @@ async def test_a_fault_in_attach_is_unreachable_and_makes_no_second_box(
 ) -> None:
     created = await provider.create(spec)
     await created.spawn(Command(NAP, cwd="/"))
-    monkeypatch.setattr(provider_module, "CALL_SECONDS", 3)
     await inject(control, fault, rpc, times=None)
-    with pytest.raises(Unreachable):
-        await provider.attach(created.id)
+    async with ModalProvider.open(stack, account, HURRIED) as hurried:
+        with pytest.raises(Unreachable):
+            await hurried.attach(created.id)
     await clear(control)
     assert await boxes(provider) == [created.id]
     attached = await provider.attach(created.id)
@@ -388,16 +394,17 @@ async def test_a_port_that_fails_for_a_moment_in_attach_ends_nothing_in_the_box(
 
 @pytest.mark.parametrize("fault", ["401", "429", "503", "reset", "hang"])
 async def test_no_fault_is_taken_for_the_end_of_a_box(
-    monkeypatch: pytest.MonkeyPatch,
     control: httpx.AsyncClient,
+    account: ModalAccount,
+    stack: Cloud,
     provider: ModalProvider,
     spec: SandboxSpec,
     fault: str,
 ) -> None:
     created = await provider.create(spec)
-    monkeypatch.setattr(provider_module, "CALL_SECONDS", 3)
     await inject(control, fault, "SandboxWaitV2", times=None)
-    assert await provider.status(created.id) is Status.UNKNOWN
+    async with ModalProvider.open(stack, account, HURRIED) as hurried:
+        assert await hurried.status(created.id) is Status.UNKNOWN
     await clear(control)
     assert await provider.status(created.id) is Status.RUNNING
 

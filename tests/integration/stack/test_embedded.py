@@ -95,27 +95,29 @@ async def test_two_stacks_run_side_by_side_and_keep_what_they_were_given(stack_d
         assert await read_something(one) == ("one", "one")
 
 
-def test_no_secret_is_in_an_argument_a_log_or_a_file_that_others_can_read(stack_dir: Path) -> None:
-    stack = place(stack_dir)
-    with stack.running(*ALL_PARTS):
-        secrets = {(stack.data / "token").read_text().strip()}
-        for name in ("sidecar", "gateway"):
-            secrets.add((stack.data / "secrets" / name).read_text().strip())
-        keys = json.loads((stack.data / "secrets" / "s3.json").read_text())
-        secrets |= {keys["access_key"], keys["secret_key"]}
-        lines = processes_of(stack)
-        assert len(lines) >= len(ALL_PARTS)
-        assert not [line for line in lines for secret in secrets if secret in line]
-        holders = {path for path in stack.data.rglob("*") if _holds(path, secrets)}
-        assert {path.relative_to(stack.data).as_posix() for path in holders} == {
-            "token",
-            "store.json",
-            "secrets/sidecar",
-            "secrets/gateway",
-            "secrets/s3.json",
-            "secrets/seaweedfs.json",
-        }
-        assert {stat.S_IMODE(path.stat().st_mode) for path in holders} == {0o600}
+@pytest.mark.xdist_group("running-stack")
+def test_no_secret_is_in_an_argument_a_log_or_a_file_that_others_can_read(
+    running_stack: Place,
+) -> None:
+    stack = running_stack
+    secrets = {(stack.data / "token").read_text().strip()}
+    for name in ("sidecar", "gateway"):
+        secrets.add((stack.data / "secrets" / name).read_text().strip())
+    keys = json.loads((stack.data / "secrets" / "s3.json").read_text())
+    secrets |= {keys["access_key"], keys["secret_key"]}
+    lines = processes_of(stack)
+    assert len(lines) >= len(ALL_PARTS)
+    assert not [line for line in lines for secret in secrets if secret in line]
+    holders = {path for path in stack.data.rglob("*") if _holds(path, secrets)}
+    assert {path.relative_to(stack.data).as_posix() for path in holders} == {
+        "token",
+        "store.json",
+        "secrets/sidecar",
+        "secrets/gateway",
+        "secrets/s3.json",
+        "secrets/seaweedfs.json",
+    }
+    assert {stat.S_IMODE(path.stat().st_mode) for path in holders} == {0o600}
 
 
 def _holds(path: Path, secrets: set[str]) -> bool:
@@ -161,30 +163,28 @@ async def test_after_the_supervisor_was_killed_the_next_start_is_clean(stack_dir
     assert processes_of(stack) == []
 
 
-def test_a_second_supervisor_of_the_same_data_is_refused(stack_dir: Path) -> None:
-    stack = place(stack_dir)
-    with stack.running("postgres"):
-        before = part_pids(stack)
-        answer = subprocess.run(
-            (sys.executable, "-m", "stack.embedded"),
-            cwd=ROOT,
-            env=stack.environment,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-        assert answer.returncode == 1
-        assert "another holdfast command is at work" in answer.stderr
-        assert part_pids(stack) == before
-        assert all(map(exists, before.values()))
+@pytest.mark.xdist_group("running-stack")
+def test_a_second_supervisor_of_the_same_data_is_refused(running_stack: Place) -> None:
+    before = part_pids(running_stack)
+    answer = subprocess.run(
+        (sys.executable, "-m", "stack.embedded"),
+        cwd=ROOT,
+        env=running_stack.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert answer.returncode == 1
+    assert "another holdfast command is at work" in answer.stderr
+    assert part_pids(running_stack) == before
+    assert all(map(exists, before.values()))
 
 
-def test_the_data_of_a_running_stack_is_not_removed(stack_dir: Path) -> None:
-    stack = place(stack_dir)
-    with stack.running("postgres"):
-        answer = stack.command("clean-data", "--yes")
-        assert answer.returncode == 1
-        assert "the stack is running" in answer.stderr
-        assert all(map(exists, part_pids(stack).values()))
-    assert (stack.data / "postgres").is_dir()
+@pytest.mark.xdist_group("running-stack")
+def test_the_data_of_a_running_stack_is_not_removed(running_stack: Place) -> None:
+    answer = running_stack.command("clean-data", "--yes")
+    assert answer.returncode == 1
+    assert "the stack is running" in answer.stderr
+    assert all(map(exists, part_pids(running_stack).values()))
+    assert (running_stack.data / "postgres").is_dir()

@@ -9,30 +9,24 @@ import os
 import signal
 import socket
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.support.services import short_directory
 from tests.support.stack.running import Place, pids_of, place, wait
 
-pytestmark = [pytest.mark.stack, pytest.mark.usefixtures("harness_dir")]
+pytestmark = [
+    pytest.mark.stack,
+    pytest.mark.usefixtures("harness_dir"),
+    pytest.mark.xdist_group("running-stack"),
+]
 
 
-@pytest.fixture(scope="module")
-def stack() -> Iterator[Place]:
-    """The whole embedded stack, as `up --detach` starts it."""
-    with short_directory() as home:
-        made = place(home)
-        try:
-            up = made.command("up", "--detach")
-            assert up.returncode == 0, up.stderr
-            yield made
-        finally:
-            made.command("down")
+@pytest.fixture
+def stack(running_stack: Place) -> Place:
+    return running_stack
 
 
 def told(stack: Place, *words: str) -> Any:

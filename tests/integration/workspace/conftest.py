@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -8,9 +8,11 @@ import pytest
 
 from sidecar.boxhost.boxes import Boxes
 from sidecar.boxhost.daemons import Daemons, Geesefs, Weed
+from sidecar.boxhost.freezer import FREEZE_SECONDS
 from sidecar.boxhost.in_process import OwnBoxes, OwnMounts
-from sidecar.boxhost.mounts import Mounts
+from sidecar.boxhost.mounts import MountLimits, Mounts
 from sidecar.providers.local import LocalProvider
+from sidecar.workspace.engine import WorkspaceLimits
 from sidecar.workspace.geesefs import with_geesefs
 from sidecar.workspace.host_mounted import HostMounted
 from sidecar.workspace.iam import SessionKeys
@@ -24,10 +26,31 @@ from tests.support.services import SeaweedFS
 
 
 class HostOf(Protocol):
-    def __call__(self, engine: str, name: str = "data") -> HostMounted: ...
+    """A host by the name of its data directory; all else is as in a stack unless it is given."""
+
+    def __call__(
+        self,
+        engine: str,
+        name: str = "data",
+        *,
+        store: Store | None = None,
+        manifests: Manifests | None = None,
+        keys: SessionKeys | None = None,
+        provider: type[LocalProvider] = LocalProvider,
+        daemons: Mapping[str, Daemons] | None = None,
+        freeze_seconds: float = FREEZE_SECONDS,
+        mount_limits: MountLimits | None = None,
+        limits: WorkspaceLimits | None = None,
+    ) -> HostMounted: ...
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
+async def store(address: StoreAddress) -> AsyncIterator[Store]:
+    async with Store.open(address) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
 async def keys(address: StoreAddress) -> AsyncIterator[SessionKeys]:
     async with SessionKeys.open(address) as opened:
         yield opened
@@ -57,29 +80,49 @@ async def host_of(
     address: StoreAddress,
     store_service: SeaweedFS,
 ) -> AsyncIterator[HostOf]:
-    """A host by the name of its data directory: the local provider, wrapped by an engine. What runs
-    there ends with the test."""
-    begun: list[tuple[Boxes, Mounts]] = []
+    """The local provider, wrapped by an engine. What runs there ends with the test."""
+    begun: list[tuple[HostMounted, Boxes, Mounts]] = []
+    own_store, own_manifests, own_keys = store, manifests, keys
 
-    def make(engine: str, name: str = "data") -> HostMounted:
-        data, run = short_dir / name, short_dir / "run"
-        boxes, mounts = Boxes(data, run, bwrap), Mounts(data)
-        begun.append((boxes, mounts))
-        local = LocalProvider(OwnBoxes(boxes, {}))
-        daemons: dict[str, Daemons] = {}
+    def usual_daemons(engine: str, name: str) -> dict[str, Daemons]:
         if engine == "geesefs":
             binary = request.getfixturevalue("geesefs")
-            daemons["geesefs"] = Geesefs(binary, address.endpoint, address.bucket)
-        else:
-            cache, sockets = short_dir / f"cache-{name}", run / name
-            weed = Weed(find_weed(Settings()), store_service.filer, address.bucket, cache, sockets)
-            daemons["weed"] = weed
+            return {"geesefs": Geesefs(binary, address.endpoint, address.bucket)}
+        cache, sockets = short_dir / f"cache-{name}", short_dir / "run" / name
+        weed = find_weed(Settings())
+        return {"weed": Weed(weed, store_service.filer, address.bucket, cache, sockets)}
+
+    def make(
+        engine: str,
+        name: str = "data",
+        *,
+        store: Store | None = None,
+        manifests: Manifests | None = None,
+        keys: SessionKeys | None = None,
+        provider: type[LocalProvider] = LocalProvider,
+        daemons: Mapping[str, Daemons] | None = None,
+        freeze_seconds: float = FREEZE_SECONDS,
+        mount_limits: MountLimits | None = None,
+        limits: WorkspaceLimits | None = None,
+    ) -> HostMounted:
+        data, run = short_dir / name, short_dir / "run"
+        boxes = Boxes(data, run, bwrap, freeze_seconds=freeze_seconds)
         wrap = with_geesefs if engine == "geesefs" else with_weed
-        host = OwnMounts(mounts, daemons, address.bucket)
-        return wrap(local, host, store, manifests, keys)
+        served = usual_daemons(engine, name) if daemons is None else daemons
+        host = wrap(
+            provider(OwnBoxes(boxes, {})),
+            OwnMounts(Mounts(data, mount_limits), served, address.bucket),
+            store or own_store,
+            manifests or own_manifests,
+            keys or own_keys,
+            limits=limits,
+        )
+        begun.append((host, boxes, Mounts(data)))
+        return host
 
     yield make
-    for boxes, mounts in begun:
+    for host, boxes, mounts in begun:
+        await host.aclose()
         await boxes.stop_all()
         await mounts.stop_all()
 

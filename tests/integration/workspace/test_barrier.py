@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import hashlib
 import os
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-import aioboto3
 import pytest
 
 from contracts.errors import NotDurable
+from contracts.events import UnprovenCode as Code
 from sidecar.boxhost.host_files import HostFiles
-from sidecar.workspace import barrier
-from sidecar.workspace.barrier import Barrier
+from sidecar.workspace.barrier import Barrier, BarrierLimits
+from sidecar.workspace.boto_session import shared_session
 from sidecar.workspace.manifest import Manifests
 from sidecar.workspace.store import Store, StoreAddress
+from tests.support.services import until
 
 if TYPE_CHECKING:
     from types_aiobotocore_s3 import S3Client
@@ -68,7 +69,7 @@ def session() -> str:
 
 @pytest.fixture
 async def both(address: StoreAddress, tmp_path: Path, session: str) -> AsyncIterator[Both]:
-    async with aioboto3.Session().client(
+    async with shared_session().client(
         "s3",
         endpoint_url=address.endpoint,
         aws_access_key_id=address.access_key,
@@ -82,25 +83,51 @@ async def nothing_held() -> set[int]:
     return set()
 
 
+FEW = BarrierLimits(tries=2, pause=0.05)
+
+
+class MakeBarrier(Protocol):
+    def __call__(
+        self, *, files: HostFiles | None = None, store: Store | None = None, **limits: Any
+    ) -> Barrier: ...
+
+
 @pytest.fixture
-async def under_test(
-    store: Store,
-    manifests: Manifests,
-    tmp_path: Path,
-    session: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> AsyncIterator[Barrier]:
-    monkeypatch.setattr(barrier, "TRIES", 2)
-    files = HostFiles(tmp_path)
-    yield Barrier(files, store, manifests, session, "none", sync_root=False, held=nothing_held)
-    await files.close()
+async def make_barrier(
+    store: Store, manifests: Manifests, tmp_path: Path, session: str
+) -> AsyncIterator[MakeBarrier]:
+    """A barrier with these limits, of the test's directory."""
+    own_store, opened = store, [HostFiles(tmp_path)]
+
+    def make(
+        *, files: HostFiles | None = None, store: Store | None = None, **limits: Any
+    ) -> Barrier:
+        if files is not None:
+            opened.append(files)
+        return Barrier(
+            *(opened[-1], store or own_store, manifests, session, "none"),
+            sync_root=False,
+            held=nothing_held,
+            limits=replace(FEW, **limits),
+        )
+
+    yield make
+    for each in opened:
+        await each.close()
+
+
+@pytest.fixture
+def under_test(make_barrier: MakeBarrier) -> Barrier:
+    return make_barrier()
 
 
 async def refused(under_test: Barrier) -> dict[str, str]:
+    """The code of each file that is not proven."""
     with pytest.raises(NotDurable) as error:
         await under_test.prove("turn-1", 1)
-    files: dict[str, str] = error.value.details["files"]
-    return files
+    assert error.value.details["files"].keys() == error.value.details["codes"].keys()
+    codes: dict[str, str] = error.value.details["codes"]
+    return codes
 
 
 async def test_what_is_the_same_on_both_sides_is_proven(both: Both, under_test: Barrier) -> None:
@@ -114,13 +141,13 @@ async def test_a_file_that_the_store_does_not_have_is_no_receipt(
     both: Both, under_test: Barrier
 ) -> None:
     both.here("a", b"here")
-    assert await refused(under_test) == {"a": "the store does not have it"}
+    assert await refused(under_test) == {"a": Code.MISSING}
 
 
 async def test_a_file_of_another_length_is_no_receipt(both: Both, under_test: Barrier) -> None:
     both.here("a", b"long")
     await both.there("a", b"lo")
-    assert await refused(under_test) == {"a": "the store has 2 of 4 bytes"}
+    assert await refused(under_test) == {"a": Code.SIZE_DIFFERS}
 
 
 async def test_other_bytes_of_the_same_length_are_no_receipt(
@@ -128,7 +155,7 @@ async def test_other_bytes_of_the_same_length_are_no_receipt(
 ) -> None:
     both.here("a", b"this")
     await both.there("a", b"that")
-    assert await refused(under_test) == {"a": "the store has other bytes"}
+    assert await refused(under_test) == {"a": Code.CONTENT_DIFFERS}
 
 
 async def test_a_rewrite_that_did_not_arrive_is_no_receipt(both: Both, under_test: Barrier) -> None:
@@ -137,25 +164,20 @@ async def test_a_rewrite_that_did_not_arrive_is_no_receipt(both: Both, under_tes
     await both.there("a", b"old1")
     await under_test.prove("turn-1", 1)
     both.here("a", b"new2")
-    assert await refused(under_test) == {"a": "the store has other bytes"}
+    assert await refused(under_test) == {"a": Code.CONTENT_DIFFERS}
 
 
 async def test_a_deletion_that_did_not_arrive_is_no_receipt(
     both: Both, under_test: Barrier
 ) -> None:
     await both.there("gone", b"x")
-    assert await refused(under_test) == {"gone": "it is deleted here but still in the store"}
+    assert await refused(under_test) == {"gone": Code.NOT_DELETED}
 
 
 async def test_what_the_store_keeps_of_a_deleted_file_is_moved_out_and_kept(
-    both: Both,
-    under_test: Barrier,
-    store: Store,
-    manifests: Manifests,
-    session: str,
-    monkeypatch: pytest.MonkeyPatch,
+    both: Both, make_barrier: MakeBarrier, store: Store, manifests: Manifests, session: str
 ) -> None:
-    monkeypatch.setattr(barrier, "GHOST_TRIES", 0)
+    under_test = make_barrier(ghost_tries=0)
     both.here("config", b"new")
     await both.there("config", b"new")
     await both.there("config.lock", b"old")
@@ -168,11 +190,10 @@ async def test_what_the_store_keeps_of_a_deleted_file_is_moved_out_and_kept(
 
 
 async def test_many_files_that_are_only_in_the_store_are_touched_by_nobody(
-    both: Both, under_test: Barrier, store: Store, session: str, monkeypatch: pytest.MonkeyPatch
+    both: Both, make_barrier: MakeBarrier, store: Store, session: str
 ) -> None:
     """A workspace that has lost its files must not take those of the store with it."""
-    monkeypatch.setattr(barrier, "GHOST_TRIES", 0)
-    monkeypatch.setattr(barrier, "MOST_GHOSTS", 2)
+    under_test = make_barrier(ghost_tries=0, most_ghosts=2)
     for number in range(3):
         await both.there(f"f{number}", b"x")
     assert len(await refused(under_test)) == 3
@@ -187,17 +208,27 @@ async def test_an_object_whose_etag_is_no_md5_is_compared_by_its_bytes(
     assert (await under_test.prove("turn-1", 1)).files == 1
     both.here("b", b"this")
     await both.there_in_parts("b", b"that")
-    assert await refused(under_test) == {"b": "the store has other bytes"}
+    assert await refused(under_test) == {"b": Code.CONTENT_DIFFERS}
+
+
+class Counted(HostFiles):
+    settled = 0
+
+    async def call(self, op: str, *, bound: float, **arguments: Any) -> dict[str, Any]:
+        answer = await super().call(op, bound=bound, **arguments)
+        self.settled += op == "settle"
+        return answer
 
 
 async def test_it_waits_for_what_is_on_its_way(
-    both: Both, under_test: Barrier, monkeypatch: pytest.MonkeyPatch
+    both: Both, make_barrier: MakeBarrier, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(barrier, "TRIES", 100)
+    files = Counted(tmp_path)
+    under_test = make_barrier(files=files, tries=1000)
     both.here("a", b"late")
     proving = asyncio.ensure_future(under_test.prove("turn-1", 1))
-    done, _ = await asyncio.wait({proving}, timeout=0.5)
-    assert not done, "it was proven although the store has nothing"
+    await until(lambda: files.settled >= 3, "it looks again and again")
+    assert not proving.done(), "it was proven although the store has nothing"
     await both.there("a", b"late")
     async with asyncio.timeout(20):
         assert (await proving).files == 1
@@ -207,13 +238,13 @@ async def test_a_symlink_that_the_store_does_not_have_is_no_receipt(
     both: Both, under_test: Barrier
 ) -> None:
     (both.directory / "link").symlink_to("elsewhere")
-    assert await refused(under_test) == {"link": "the store does not have it"}
+    assert await refused(under_test) == {"link": Code.MISSING}
 
 
 async def test_a_link_to_what_is_not_utf8_is_no_receipt(both: Both, under_test: Barrier) -> None:
     (both.directory / "link").symlink_to(os.fsdecode(b"\xff"))
     await both.there("link", b"")
-    assert "not valid UTF-8" in (await refused(under_test))["link"]
+    assert await refused(under_test) == {"link": Code.UNSUPPORTED}
 
 
 async def test_the_same_bytes_in_an_object_of_another_etag_are_proven_anew(
@@ -224,7 +255,7 @@ async def test_the_same_bytes_in_an_object_of_another_etag_are_proven_anew(
     await both.there("a", b"same")
     await under_test.prove("turn-1", 1)
     await both.there("a", b"evil")
-    assert await refused(under_test) == {"a": "the store has other bytes"}
+    assert await refused(under_test) == {"a": Code.CONTENT_DIFFERS}
     await both.there_in_parts("a", b"same")
     assert (await under_test.prove("turn-1", 1)).files == 1
 
@@ -236,14 +267,14 @@ async def test_few_changes_among_many_files_are_found(both: Both, under_test: Ba
         await both.there(f"f{number}", b"old1")
     assert (await under_test.prove("turn-1", 1)).files == 100
     both.here("f7", b"new2")
-    assert await refused(under_test) == {"f7": "the store has other bytes"}
+    assert await refused(under_test) == {"f7": Code.CONTENT_DIFFERS}
     await both.there("f7", b"new2")
     (both.directory / "f8").unlink()
-    assert await refused(under_test) == {"f8": "it is deleted here but still in the store"}
+    assert await refused(under_test) == {"f8": Code.NOT_DELETED}
     await both.not_there("f8")
     assert (await under_test.prove("turn-1", 1)).files == 99
     await both.there("f9", b"evil")
-    assert await refused(under_test) == {"f9": "the store has other bytes"}
+    assert await refused(under_test) == {"f9": Code.CONTENT_DIFFERS}
 
 
 async def test_a_thousand_files_are_named_and_the_others_counted(
@@ -257,33 +288,66 @@ async def test_a_thousand_files_are_named_and_the_others_counted(
     assert error.value.details["more"] == 5
 
 
+class FailingTwice(HostFiles):
+    """Its file `a` cannot be fsynced at first."""
+
+    left = 2
+
+    async def call(self, op: str, *, bound: float, **arguments: Any) -> dict[str, Any]:
+        answer = await super().call(op, bound=bound, **arguments)
+        if op == "settle" and self.left:
+            self.left -= 1
+            answer["problems"] = [{"path": "a", "errno": errno.EIO, "reason": "I/O error"}]
+        return answer
+
+
 async def test_a_failed_fsync_is_waited_out_and_the_stores_bytes_are_read(
-    both: Both,
-    under_test: Barrier,
-    store: Store,
-    session: str,
-    monkeypatch: pytest.MonkeyPatch,
+    both: Both, make_barrier: MakeBarrier, address: StoreAddress, tmp_path: Path, session: str
 ) -> None:
     """After an EIO the mount may show what it lost: not even an ETag that fits is enough."""
     both.here("a", b"same")
     await both.there("a", b"same")
-    asked, failing, read = under_test._files.call, [True, True], []
+    read = []
 
-    async def call(op: str, *, bound: float, **arguments: Any) -> dict[str, Any]:
-        answer = await asked(op, bound=bound, **arguments)
-        if op == "settle" and failing:
-            failing.pop()
-            answer["problems"] = [{"path": "a", "errno": errno.EIO, "reason": "I/O error"}]
-        return answer
+    class Watched(Store):
+        async def sha256(self, key: str) -> str | None:
+            read.append(key)
+            return await super().sha256(key)
 
-    async def sha256(key: str) -> str | None:
-        read.append(key)
-        return hashlib.sha256(b"same").hexdigest()
+    async with Watched.open(address) as watched:
+        under_test = make_barrier(files=FailingTwice(tmp_path), store=watched, tries=1)
+        assert (await under_test.prove("turn-1", 1)).files == 1
+        assert read == [f"{session}/a"]
+        assert (await under_test.prove("turn-2", 1)).files == 1
+        assert len(read) == 1, "what was read once is proven"
 
-    monkeypatch.setattr(under_test._files, "call", call)
-    monkeypatch.setattr(store, "sha256", sha256)
-    monkeypatch.setattr(barrier, "TRIES", 1)
-    assert (await under_test.prove("turn-1", 1)).files == 1
-    assert read == [f"{session}/a"]
-    assert (await under_test.prove("turn-2", 1)).files == 1
-    assert len(read) == 1, "what was read once is proven"
+
+async def test_each_code_has_its_words(
+    both: Both, make_barrier: MakeBarrier, tmp_path: Path
+) -> None:
+    for name in ("missing", "size", "content"):
+        both.here(name, b"here")
+    await both.there("size", b"he")
+    await both.there("content", b"evil")
+    await both.there("deleted", b"x")
+    (both.directory / "odd").symlink_to(os.fsdecode(b"\xff"))
+    both.here("a", b"x")
+
+    class Unreadable(FailingTwice):
+        left = 1000
+
+    under_test = make_barrier(files=Unreadable(tmp_path), tries=1, patience=0)
+    with pytest.raises(NotDurable) as error:
+        await under_test.prove("turn-1", 1)
+    details = error.value.details
+    told = {details["codes"][path]: words for path, words in details["files"].items()}
+    assert told == {
+        Code.MISSING: "the store does not have it",
+        Code.SIZE_DIFFERS: "the store has 2 of 4 bytes",
+        Code.CONTENT_DIFFERS: "the store has other bytes",
+        Code.NOT_DELETED: "it is deleted here but still in the store",
+        Code.UNSUPPORTED: "what it links to cannot be kept: it is not valid UTF-8",
+        Code.UNREADABLE: "I/O error",
+    }
+    assert told.keys() == set(Code), "one of each"
+    assert error.value.message.startswith("6 files are not proven to be in the store: ")

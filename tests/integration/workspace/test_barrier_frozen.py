@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import NotDurable
-from sidecar.boxhost import freezer, processes
+from sidecar.boxhost import processes
 from sidecar.providers.base import Command, SandboxProcess, SandboxSpec
 from sidecar.workspace.host_mounted import HostMounted, MountedSandbox
 from sidecar.workspace.manifest import Entry, Manifests
 from sidecar.workspace.store import Store
+from tests.integration.workspace.conftest import HostOf
 
 APPENDS = """
 import time
@@ -175,13 +176,16 @@ async def test_a_dead_sandbox_has_nothing_to_freeze_and_its_files_are_proven(
 
 def _in_fuse(process: SandboxProcess) -> bool:
     pid = process.token.split(":")[0]
-    return Path(f"/proc/{pid}/wchan").read_text() == "request_wait_answer"
+    try:
+        return Path(f"/proc/{pid}/wchan").read_text() == "request_wait_answer"
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # it has ended since it was listed
 
 
 async def test_a_process_that_hangs_in_the_file_system_means_no_receipt_and_nothing_stays_frozen(
-    sandbox: MountedSandbox, monkeypatch: pytest.MonkeyPatch
+    host_of: HostOf, engine: str, spec: SandboxSpec
 ) -> None:
-    monkeypatch.setattr(freezer, "FREEZE_SECONDS", 1)
+    sandbox = await host_of(engine, freeze_seconds=1).create(spec)
     daemon = sandbox.workspace.mount.daemon
     await sandbox.spawn(Command(["sh", "-c", "while :; do date > /tmp/clock; done"], cwd="/"))
     processes.kill(daemon, signal.SIGSTOP)

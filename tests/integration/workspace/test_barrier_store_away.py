@@ -15,10 +15,14 @@ import pytest
 
 from contracts.errors import NotDurable
 from sidecar.providers.base import Command, SandboxSpec
-from sidecar.workspace import barrier
-from sidecar.workspace.host_mounted import HostMounted, MountedSandbox
+from sidecar.workspace.barrier import BarrierLimits
+from sidecar.workspace.engine import WorkspaceLimits
+from sidecar.workspace.host_mounted import MountedSandbox
+from sidecar.workspace.iam import SessionKeys
+from sidecar.workspace.manifest import Manifest, Manifests
 from sidecar.workspace.store import Store, StoreAddress
-from tests.support.services import SeaweedFS, until
+from tests.integration.workspace.conftest import HostOf
+from tests.support.services import STATE_BUCKET, SeaweedFS, until
 
 CHUNK = 1 << 16
 
@@ -82,10 +86,21 @@ def address(address: StoreAddress, door: Door) -> StoreAddress:
 
 
 @pytest.fixture
-async def sandbox(durable: HostMounted, short_dir: Path) -> MountedSandbox:
+async def store(address: StoreAddress) -> AsyncIterator[Store]:
+    async with Store.open(address) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def keys(address: StoreAddress) -> AsyncIterator[SessionKeys]:
+    async with SessionKeys.open(address) as opened:
+        yield opened
+
+
+@pytest.fixture
+def spec(short_dir: Path) -> SandboxSpec:
     session = str(uuid.uuid4())
-    spec = SandboxSpec(f"{session}-1", session, {"session": session}, short_dir / "gw")
-    return await durable.create(spec)
+    return SandboxSpec(f"{session}-1", session, {"session": session}, short_dir / "gw")
 
 
 async def write(sandbox: MountedSandbox, text: str) -> None:
@@ -94,15 +109,18 @@ async def write(sandbox: MountedSandbox, text: str) -> None:
 
 
 async def test_a_store_that_comes_back_costs_time_and_not_the_receipt(
-    sandbox: MountedSandbox, store: Store, door: Door, monkeypatch: pytest.MonkeyPatch
+    host_of: HostOf, engine: str, spec: SandboxSpec, store: Store, door: Door
 ) -> None:
-    monkeypatch.setattr(barrier, "TRIES", 2)  # what waits for the store must not be these
+    # what waits for the store must not be the two tries
+    limits = WorkspaceLimits(barrier=BarrierLimits(tries=2, longest_pause=0.25))
+    sandbox = await host_of(engine, limits=limits).create(spec)
     await write(sandbox, "first")
     await sandbox.workspace.barrier("turn-1", 1)
     await write(sandbox, "second")
     door.shut()
     proving = asyncio.ensure_future(sandbox.workspace.barrier("turn-2", 2))
-    await until(lambda: door.refused > 30, "it tries again and again", within=60)
+    # the store's client tries three times by itself in each look
+    await until(lambda: door.refused > 3 * 3, "it tries again and again", within=60)
     assert not proving.done(), "it was proven by a store that is away"
     door.open()
     async with asyncio.timeout(60):
@@ -112,32 +130,35 @@ async def test_a_store_that_comes_back_costs_time_and_not_the_receipt(
 
 
 async def test_a_store_that_stays_away_is_no_receipt(
-    sandbox: MountedSandbox, door: Door, monkeypatch: pytest.MonkeyPatch
+    host_of: HostOf, engine: str, spec: SandboxSpec, door: Door
 ) -> None:
     """geesefs does not come back from an fsync before its store does."""
-    monkeypatch.setattr(barrier, "PATIENCE_SECONDS", 1)
-    monkeypatch.setattr(barrier, "WALK_SECONDS", 3)
+    limits = WorkspaceLimits(barrier=BarrierLimits(patience=1, walk=3))
+    sandbox = await host_of(engine, limits=limits).create(spec)
     await write(sandbox, "text")
     door.shut()
     with pytest.raises(NotDurable, match=r"store cannot|hung for 3 s"):
         await sandbox.workspace.barrier("turn-1", 1)
     door.open()
-    monkeypatch.undo()
+    patient = await host_of(engine).workspace(spec.session_id)
+    assert patient is not None
     async with asyncio.timeout(60):
-        assert (await sandbox.workspace.barrier("turn-1", 1)).files == 1
+        assert (await patient.barrier("turn-1", 1)).files == 1
 
 
 async def test_a_manifest_that_cannot_be_stored_is_waited_for_too(
-    sandbox: MountedSandbox, store: Store, door: Door, monkeypatch: pytest.MonkeyPatch
+    host_of: HostOf, engine: str, spec: SandboxSpec, store: Store, door: Door
 ) -> None:
-    proven = barrier.Barrier._manifest
+    class Shutting(Manifests):
+        """The store goes away once the files are proven."""
 
-    def shut(self: barrier.Barrier, turn_id: str, epoch: int) -> object:
-        if not door.refused:
-            door.shut()
-        return proven(self, turn_id, epoch)
+        async def put(self, manifest: Manifest) -> str:
+            if not door.refused:
+                door.shut()
+            return await super().put(manifest)
 
-    monkeypatch.setattr(barrier.Barrier, "_manifest", shut)
+    manifests = Shutting(store.in_bucket(STATE_BUCKET))
+    sandbox = await host_of(engine, manifests=manifests).create(spec)
     await write(sandbox, "text")
     proving = asyncio.ensure_future(sandbox.workspace.barrier("turn-1", 1))
     await until(lambda: door.refused > 4, "it tries again and again", within=60)

@@ -19,7 +19,7 @@ from sidecar.providers.local import LocalProvider
 from sidecar.workspace.checkpoint import MARK, with_checkpoint
 from sidecar.workspace.engine import DurableSandbox
 from sidecar.workspace.fencing import Fence
-from sidecar.workspace.iam import SessionKeys
+from sidecar.workspace.iam import SessionKey, SessionKeys
 from sidecar.workspace.in_box import InBox, Parts
 from sidecar.workspace.manifest import Manifests
 from sidecar.workspace.store import Store, StoreAddress
@@ -222,15 +222,14 @@ async def test_a_session_moves_between_checkpoint_and_a_mount(
 
 
 async def test_a_sandbox_whose_files_cannot_be_brought_is_not_kept(
-    wrapped: Callable[[], InBox],
-    provider: Provider,
-    spec: SandboxSpec,
-    monkeypatch: pytest.MonkeyPatch,
+    provider: Provider, parts: Parts, keys: SessionKeys, short_dir: Path, spec: SandboxSpec
 ) -> None:
-    async def refused(*_: object, **__: object) -> object:
-        raise MountFailed("nothing is admitted")
+    class Closed(Fence):
+        async def admit(self, session_id: str, *, inside: bool = False) -> SessionKey:
+            raise MountFailed("nothing is admitted")
 
-    monkeypatch.setattr(Fence, "admit", refused)
+    mounts = OwnMounts(Mounts(short_dir / "data"), {}, parts.address.bucket)
+    shut = replace(parts, fence=Closed(mounts, keys))
     with pytest.raises(MountFailed):
-        await wrapped().create(spec)
+        await with_checkpoint(provider, shut, SECONDS, "a test").create(spec)
     assert [info async for info in provider.list({})] == []

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import aioboto3
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from sidecar.providers.base import Command, SandboxSpec
+from sidecar.workspace.boto_session import shared_session
 from sidecar.workspace.host_mounted import HostMounted, MountedSandbox
 from sidecar.workspace.iam import SessionKey, SessionKeys
 from sidecar.workspace.store import Store, StoreAddress
@@ -78,7 +78,7 @@ async def test_no_port_of_the_store_can_be_reached_from_a_sandbox(
 
 @contextlib.asynccontextmanager
 async def client(service: str, address: StoreAddress, key: SessionKey) -> AsyncIterator[Any]:
-    opened_by: Any = aioboto3.Session()
+    opened_by: Any = shared_session()
     async with opened_by.client(
         service,
         endpoint_url=address.endpoint,

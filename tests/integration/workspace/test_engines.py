@@ -18,6 +18,7 @@ from sidecar.providers.base import TIMED_OUT, Command, SandboxSpec
 from sidecar.workspace import live
 from sidecar.workspace.host_mounted import HostMounted, MountedSandbox
 from sidecar.workspace.store import Store
+from tests.integration.workspace.conftest import HostOf
 
 
 @pytest.fixture
@@ -149,11 +150,11 @@ async def test_another_process_adopts_a_living_mount(
 
 @pytest.mark.parametrize("witness", ["no-such-bucket", "elsewhere"])
 async def test_a_store_that_does_not_confirm_the_mount_means_no_sandbox_at_all(
-    durable: HostMounted, spec: SandboxSpec, monkeypatch: pytest.MonkeyPatch, witness: str
+    host_of: HostOf, engine: str, spec: SandboxSpec, store: Store, witness: str
 ) -> None:
     """The store answers with an error, or that it has not what was written and fsynced: the mount
     is taken down again, and nothing runs on it."""
-    monkeypatch.setattr(durable._store, "bucket", witness)
+    durable = host_of(engine, store=store.in_bucket(witness))
     with pytest.raises((MountFailed, StoreUnavailable)):
         await durable.create(spec)
     assert await durable.workspace(spec.session_id) is None

@@ -9,21 +9,23 @@ import secrets
 import signal
 import sys
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 
 from contracts.errors import MountFailed, StoreUnavailable
+from contracts.redaction import Redactor
 from sidecar.boxhost import processes
 from sidecar.boxhost.daemons import Geesefs
-from sidecar.boxhost.in_process import OwnMounts
-from sidecar.boxhost.mounts import Mount, Mounts
-from sidecar.workspace import engine as engines
-from sidecar.workspace import host_mounted
+from sidecar.boxhost.mounts import Mount, MountLimits, Mounts
+from sidecar.workspace.boto_session import shared_session
+from sidecar.workspace.engine import WorkspaceLimits
 from sidecar.workspace.host_mounted import HostMounted, MountedWorkspace
-from sidecar.workspace.iam import SessionKeys
+from sidecar.workspace.iam import REGION, SessionKeys
 from sidecar.workspace.manifest import Manifests
 from sidecar.workspace.store import Store, StoreAddress
 from tests.integration.workspace.conftest import HostOf
@@ -194,8 +196,50 @@ async def test_no_process_is_ended_for_a_name_that_is_like_the_sessions(
     await longer.probe()
 
 
-async def users(keys: SessionKeys, session: str) -> list[str]:
-    return await keys._users(f"holdfast_{session}_")
+@pytest.fixture
+async def iam(address: StoreAddress) -> AsyncIterator[Any]:
+    """The store's own word on who has a key."""
+    async with shared_session().client(
+        "iam",
+        endpoint_url=address.endpoint,
+        aws_access_key_id=address.access_key,
+        aws_secret_access_key=address.secret_key,
+        region_name=REGION,
+    ) as client:
+        yield client
+
+
+async def users(iam: Any, session: str) -> list[str]:
+    found = (await iam.list_users())["Users"]
+    return [each["UserName"] for each in found if f"_{session}_" in each["UserName"]]
+
+
+async def policies(iam: Any, session: str) -> list[str]:
+    found = (await iam.list_policies())["Policies"]
+    return [each["PolicyName"] for each in found if f"_{session}_" in each["PolicyName"]]
+
+
+class Instead:
+    """An IAM client that does something else when a user is to be deleted."""
+
+    def __init__(self, iam: Any, delete_user: Callable[[str], Awaitable[None]]) -> None:
+        self._iam = iam
+        self._delete_user = delete_user
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._iam, name)
+
+    async def delete_user(self, *, UserName: str) -> None:
+        await self._delete_user(UserName)
+
+    async def delete_policy(self, **_: str) -> None:
+        """It goes with its user, which stays."""
+
+
+@contextlib.asynccontextmanager
+async def keys_by(iam: Any, address: StoreAddress) -> AsyncIterator[SessionKeys]:
+    async with aiohttp.ClientSession() as http:
+        yield SessionKeys(iam, http, address, Redactor())
 
 
 def environment(mount: Mount) -> list[str]:
@@ -203,86 +247,90 @@ def environment(mount: Mount) -> list[str]:
 
 
 async def test_every_mount_has_a_key_of_its_own_which_ends_with_it(
-    host_of: HostOf, geesefs: Path, session: str, keys: SessionKeys, address: StoreAddress
+    host_of: HostOf, geesefs: Path, session: str, iam: Any, address: StoreAddress
 ) -> None:
     host = host_of("geesefs")
     first, _ = await host.ready(session)
-    [one] = await users(keys, session)
+    [one] = await users(iam, session)
     assert not [line for line in environment(first.mount) if address.secret_key in line]
     await host.remount(session)
-    [two] = await users(keys, session)
+    [two] = await users(iam, session)
     assert one != two
     await host.release(session, forget=True)
-    assert await users(keys, session) == []
+    assert await users(iam, session) == []
 
 
 async def test_what_a_key_may_do_goes_with_it_also_when_only_its_user_went(
-    keys: SessionKeys, session: str
+    keys: SessionKeys, iam: Any, session: str
 ) -> None:
     """A sidecar may die between the two."""
-    prefix = f"holdfast_{session}_"
     await keys.grant(session, "one.host")
-    assert await keys._policies(prefix) == await users(keys, session)
+    assert await policies(iam, session) == await users(iam, session) != []
     await keys.revoke(session)
-    assert await keys._policies(prefix) == []
+    assert await policies(iam, session) == []
     kept = await keys.grant(session, "another-host")
     left = await keys.grant(session, "one.host")
-    await keys._iam.delete_user(UserName=left.user)
+    await iam.delete_user(UserName=left.user)
     await keys.sweep("one.host", mounted=())
-    assert await keys._policies(prefix) == [kept.user]
+    assert await policies(iam, session) == [kept.user]
     await keys.revoke(session)
 
 
 async def test_a_weed_mount_is_given_no_key(
-    host_of: HostOf, session: str, keys: SessionKeys, address: StoreAddress
+    host_of: HostOf, session: str, iam: Any, address: StoreAddress
 ) -> None:
     workspace, _ = await host_of("weed").ready(session)
-    assert await users(keys, session) == []
+    assert await users(iam, session) == []
     assert not [line for line in environment(workspace.mount) if address.secret_key in line]
 
 
 async def test_at_start_a_host_revokes_its_own_keys_that_no_mount_uses(
-    host_of: HostOf, geesefs: Path, keys: SessionKeys
+    host_of: HostOf, geesefs: Path, short_dir: Path, keys: SessionKeys, iam: Any
 ) -> None:
     host, name = host_of("geesefs"), str(uuid.uuid4())
     used, unused, elsewhere = (f"{name}-{what}" for what in ("used", "unused", "elsewhere"))
     await host.ready(used)
-    await keys.grant(unused, await host._mounts.name())
+    await keys.grant(unused, Mounts(short_dir / "data").host())
     await keys.grant(elsewhere, "another-host")
     assert await host.sweep() == 1
-    assert await users(keys, unused) == []
-    assert len(await users(keys, used)) == len(await users(keys, elsewhere)) == 1
+    assert await users(iam, unused) == []
+    assert len(await users(iam, used)) == len(await users(iam, elsewhere)) == 1
     await keys.revoke(elsewhere)
 
 
 async def test_nothing_is_mounted_when_the_earlier_key_cannot_be_revoked(
-    host_of: HostOf, engine: str, session: str, keys: SessionKeys, monkeypatch: pytest.MonkeyPatch
+    host_of: HostOf,
+    engine: str,
+    session: str,
+    keys: SessionKeys,
+    iam: Any,
+    address: StoreAddress,
+    short_dir: Path,
 ) -> None:
-    host = host_of(engine)
-
     async def refuse(user: str) -> None:
-        raise StoreUnavailable(f"{user} cannot be deleted")
+        raise ConnectionError(f"{user} cannot be deleted")
 
     await keys.grant(session, "another-host")
-    monkeypatch.setattr(keys, "_delete", refuse)
-    with pytest.raises(StoreUnavailable):
-        await host.ready(session)
+    async with keys_by(Instead(iam, refuse), address) as powerless:
+        host = host_of(engine, keys=powerless)
+        with pytest.raises(StoreUnavailable):
+            await host.ready(session)
     assert await host.workspace(session) is None
-    assert await host._mounts.get(session) is None
+    assert Mounts(short_dir / "data").get(session) is None
+    await keys.revoke(session)
 
 
 async def test_a_store_that_goes_on_to_accept_a_key_is_an_error(
-    host_of: HostOf, session: str, keys: SessionKeys, monkeypatch: pytest.MonkeyPatch
+    session: str, keys: SessionKeys, iam: Any, address: StoreAddress
 ) -> None:
     key = await keys.grant(session, "a-host")
 
     async def lie(user: str) -> None:
-        await keys._iam.create_access_key(UserName=user)
+        await iam.create_access_key(UserName=user)
 
-    monkeypatch.setattr(keys, "_delete", lie)
-    with pytest.raises(MountFailed, match=key.user):
-        await keys.revoke(session)
-    monkeypatch.undo()
+    async with keys_by(Instead(iam, lie), address) as lied_to:
+        with pytest.raises(MountFailed, match=key.user):
+            await lied_to.revoke(session)
     assert await keys.revoke(session) == 1
 
 
@@ -321,6 +369,17 @@ async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
+class Watched(Store):
+    """Counts how often it was found to be away."""
+
+    away = 0
+
+    async def answers(self) -> bool:
+        there = await super().answers()
+        self.away += not there
+        return there
+
+
 @pytest.fixture
 async def switch(address: StoreAddress) -> AsyncIterator[Switch]:
     opened = Switch(int(address.endpoint.rpartition(":")[2]))
@@ -336,13 +395,12 @@ def behind(switch: Switch, address: StoreAddress) -> StoreAddress:
 async def test_a_store_that_is_away_is_waited_for(
     host_of: HostOf, engine: str, session: str, switch: Switch, address: StoreAddress
 ) -> None:
-    host = host_of(engine)
-    async with Store.open(behind(switch, address)) as store:
-        host._store, host._manifests = store, Manifests(store.in_bucket("state"))
+    async with Watched.open(behind(switch, address)) as store:
+        host = host_of(engine, store=store, manifests=Manifests(store.in_bucket("state")))
         await switch.off()
         mounting = asyncio.ensure_future(host.ready(session))
-        done, _ = await asyncio.wait({mounting}, timeout=3)
-        assert not done, "it gave up, or did not ask the store"
+        await until(lambda: store.away >= 2, "it asks the store again and again", within=60)
+        assert not mounting.done(), "it gave up"
         await switch.on()
         async with asyncio.timeout(30):
             _, report = await mounting
@@ -352,14 +410,13 @@ async def test_a_store_that_is_away_is_waited_for(
 async def test_a_mount_is_not_condemned_for_a_store_that_is_away(
     host_of: HostOf, engine: str, session: str, switch: Switch, address: StoreAddress
 ) -> None:
-    host = host_of(engine)
-    workspace, _ = await host.ready(session)
-    async with Store.open(behind(switch, address)) as store:
-        host._store = workspace._store = store
+    async with Watched.open(behind(switch, address)) as store:
+        host = host_of(engine, store=store)
+        workspace, _ = await host.ready(session)
         await switch.off()
         asking = asyncio.ensure_future(host.ready(session))
-        done, _ = await asyncio.wait({asking}, timeout=3)
-        assert not done
+        await until(lambda: store.away >= 2, "it asks the store again and again", within=60)
+        assert not asking.done()
         await switch.on()
         async with asyncio.timeout(30):
             again, report = await asking
@@ -372,22 +429,22 @@ async def test_a_daemon_that_cannot_reach_the_store_is_kept_until_the_store_is_b
     session: str,
     switch: Switch,
     address: StoreAddress,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It may hold what it could not store yet, and will."""
-    monkeypatch.setattr(engines, "PROBE_SECONDS", 5)
-    host = host_of("geesefs")
     away = behind(switch, address)
-    daemons = {"geesefs": Geesefs(geesefs, away.endpoint, away.bucket)}
-    assert isinstance(host._mounts, OwnMounts)
-    host._mounts._daemons = daemons
-    async with Store.open(behind(switch, address)) as store:
-        host._store, host._manifests = store, Manifests(store.in_bucket("state"))
+    async with Watched.open(away) as store:
+        host = host_of(
+            "geesefs",
+            store=store,
+            manifests=Manifests(store.in_bucket("state")),
+            daemons={"geesefs": Geesefs(geesefs, away.endpoint, away.bucket)},
+            limits=WorkspaceLimits(probe=5),
+        )
         workspace, _ = await host.ready(session)
         await switch.off()
         asking = asyncio.ensure_future(host.ready(session))
-        done, _ = await asyncio.wait({asking}, timeout=12)
-        assert not done
+        await until(lambda: store.away >= 2, "it asks the store again and again", within=90)
+        assert not asking.done()
         await switch.on()
         async with asyncio.timeout(60):
             again, report = await asking
@@ -395,16 +452,15 @@ async def test_a_daemon_that_cannot_reach_the_store_is_kept_until_the_store_is_b
 
 
 async def test_a_store_that_stays_away_is_an_error_in_the_end(
-    host_of: HostOf,
-    session: str,
-    switch: Switch,
-    address: StoreAddress,
-    monkeypatch: pytest.MonkeyPatch,
+    host_of: HostOf, session: str, switch: Switch, address: StoreAddress
 ) -> None:
-    monkeypatch.setattr(host_mounted, "STORE_SECONDS", 1)
-    host = host_of("weed")
     async with Store.open(behind(switch, address)) as store:
-        host._store, host._manifests = store, Manifests(store.in_bucket("state"))
+        host = host_of(
+            "weed",
+            store=store,
+            manifests=Manifests(store.in_bucket("state")),
+            limits=WorkspaceLimits(store=1),
+        )
         await switch.off()
         with pytest.raises((StoreUnavailable, MountFailed)):
             await host.ready(session)
@@ -412,9 +468,9 @@ async def test_a_store_that_stays_away_is_an_error_in_the_end(
 
 
 async def test_a_daemon_that_survives_is_an_error_and_nothing_is_mounted(
-    host_of: HostOf, session: str, monkeypatch: pytest.MonkeyPatch
+    host_of: HostOf, session: str, short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host = host_of("weed", "two")
+    host = host_of("weed", "two", mount_limits=MountLimits(kill=0.1))
     zombie, _ = await host_of("weed", "one").ready(session)
 
     def powerless(*_: object) -> bool:
@@ -422,10 +478,9 @@ async def test_a_daemon_that_survives_is_an_error_and_nothing_is_mounted(
 
     with monkeypatch.context() as patched:
         patched.setattr(processes, "kill", powerless)
-        patched.setattr("sidecar.boxhost.mounts.KILL_SECONDS", 0.1)
         with pytest.raises(MountFailed, match="survived"):
             await host.ready(session)
-    assert await host._mounts.get(session) is None
+    assert Mounts(short_dir / "two").get(session) is None
     await until(zombie.mount.alive, "the first mount is untouched")
 
 

@@ -17,9 +17,11 @@ from sidecar.boxhost.host_files import MENDER, HostFiles
 from sidecar.boxhost.mender import Mender
 from sidecar.providers.base import Command, SandboxSpec
 from sidecar.workspace import restore
+from sidecar.workspace.barrier import Barrier
 from sidecar.workspace.host_mounted import HostMounted, MountedSandbox
-from sidecar.workspace.manifest import Entry
+from sidecar.workspace.manifest import Entry, Manifests
 from sidecar.workspace.restore import Restored, Wanted
+from sidecar.workspace.store import Store
 from tests.integration.workspace.conftest import HostOf
 
 SECOND = 1_000_000_000
@@ -51,6 +53,20 @@ async def shown(sandbox: MountedSandbox) -> list[list[str]]:
     """Path, type, mode, time and target of everything; a link's own mode means nothing."""
     entries = [line.split(" ") for line in (await sh(sandbox, SHOW)).splitlines()]
     return sorted([*e[:2], "" if e[1] == "l" else e[2], *e[3:]] for e in entries)
+
+
+def barrier_of(sandbox: MountedSandbox, store: Store, manifests: Manifests) -> Barrier:
+    """One more, to look without a receipt."""
+    workspace = sandbox.workspace
+    return Barrier(
+        workspace.files,
+        store,
+        manifests,
+        workspace.session_id,
+        workspace.engine.name,
+        sync_root=workspace.engine.sync_root,
+        held=workspace.files.held,
+    )
 
 
 async def killed(host: HostMounted, sandbox: MountedSandbox) -> None:
@@ -95,7 +111,7 @@ async def test_what_a_receipt_covers_looks_the_same_in_every_later_sandbox(
 
 
 async def test_what_was_put_back_is_counted_and_a_second_look_finds_nothing_to_do(
-    host_of: HostOf, geesefs: Path, short_dir: Path
+    host_of: HostOf, geesefs: Path, short_dir: Path, store: Store, manifests: Manifests
 ) -> None:
     session = str(uuid.uuid4())
     one, other = host_of("weed"), host_of("geesefs")
@@ -107,7 +123,7 @@ async def test_what_was_put_back_is_counted_and_a_second_look_finds_nothing_to_d
     assert report.restored.symlinks == 4, "weed's links are empty objects to S3"
     assert report.restored.modes >= 4
     assert report.restored.problems == {}
-    want = await restore.wanted(session, other._store, other._manifests)
+    want = await restore.wanted(session, store, manifests)
     assert not await restore.restore(workspace.files, want, ask=True, grain_ns=SECOND)
 
 
@@ -132,7 +148,7 @@ async def test_a_file_that_changed_after_the_receipt_keeps_what_it_has(
 
 
 async def test_what_came_after_the_receipt_has_its_own_modes_and_links(
-    host_of: HostOf, engine: str, short_dir: Path
+    host_of: HostOf, engine: str, short_dir: Path, store: Store, manifests: Manifests
 ) -> None:
     """Also before the very first receipt: geesefs is made to fetch what it stored itself."""
     session = str(uuid.uuid4())
@@ -140,7 +156,8 @@ async def test_what_came_after_the_receipt_has_its_own_modes_and_links(
     sandbox = await host.create(spec_of(session, 0, short_dir))
     make = "echo x > tool; chmod 755 tool; ln -s tool link; : > empty; sync tool link empty ."
     await sh(sandbox, make)
-    assert (await sandbox.workspace._barrier._look()).good  # stored, and no receipt
+    look = await barrier_of(sandbox, store, manifests).look()
+    assert look.good  # stored, and no receipt
     await killed(host, sandbox)
     again = await host.create(spec_of(session, 1, short_dir))
     seen = await sh(again, "stat -c %a tool; readlink link; stat -c %F empty")
@@ -267,7 +284,7 @@ async def test_a_path_that_cannot_be_mended_is_told_and_the_rest_is_done(top: Pa
 
 
 async def test_stale_locks_of_git_are_swept_and_nothing_else(
-    durable: HostMounted, short_dir: Path, outside: Path
+    durable: HostMounted, short_dir: Path, outside: Path, store: Store, manifests: Manifests
 ) -> None:
     session = str(uuid.uuid4())
     sandbox = await durable.create(spec_of(session, 0, short_dir))
@@ -283,7 +300,7 @@ async def test_stale_locks_of_git_are_swept_and_nothing_else(
     refused = await sandbox.exec(Command(["git", "-C", "repo", "commit", "-qam", "two"]))
     assert refused.exit_code != 0, "a stale lock does not stop git: the test is blind"
     before = look(outside)
-    await sandbox.workspace._barrier._look()  # flushed, whatever it says
+    await barrier_of(sandbox, store, manifests).look()  # flushed, whatever it says
     await killed(durable, sandbox)
     again = await durable.create(spec_of(session, 1, short_dir))
     swept = await again.workspace.sweep_locks()

@@ -12,7 +12,7 @@ import pytest
 
 from contracts.errors import StaleEpoch
 from sidecar.workspace.manifest import Entry, Manifest, Manifests
-from sidecar.workspace.store import Store
+from sidecar.workspace.store import Store, StoreAddress
 from tests.integration.workspace.conftest import STATE_BUCKET
 
 ENTRIES = (
@@ -76,7 +76,7 @@ async def test_an_older_epoch_overwrites_nothing(manifests: Manifests, manifest:
 
 
 async def test_an_older_epoch_that_looked_before_the_newer_one_wrote_is_refused(
-    manifests: Manifests, manifest: Manifest, store: Store
+    manifests: Manifests, manifest: Manifest, address: StoreAddress
 ) -> None:
     """It read the pointer, slept, and writes now: the condition on the ETag stops it."""
 
@@ -86,9 +86,9 @@ async def test_an_older_epoch_that_looked_before_the_newer_one_wrote_is_refused(
                 await manifests.put(replace(manifest, turn_id="turn-2", epoch=4))
             return await super().put(key, data, replaces=replaces)
 
-    sleepy = Manifests(Sleepy(store._client, STATE_BUCKET))
-    with pytest.raises(StaleEpoch):
-        await sleepy.put(manifest)
+    async with Sleepy.open(replace(address, bucket=STATE_BUCKET)) as sleepy:
+        with pytest.raises(StaleEpoch):
+            await Manifests(sleepy).put(manifest)
     latest = await manifests.latest(manifest.session_id)
     assert latest is not None
     assert latest.turn_id == "turn-2"

@@ -8,18 +8,22 @@ import signal
 import uuid
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from contracts.errors import MountFailed
 from sidecar.boxhost import processes
-from sidecar.boxhost.contract import MountSick
+from sidecar.boxhost.contract import MountKey, MountSick
 from sidecar.boxhost.daemons import Daemon, Geesefs
 from sidecar.boxhost.host_files import HostFiles
+from sidecar.boxhost.in_process import OwnMounts
+from sidecar.boxhost.mounts import Mounts
 from sidecar.providers.base import Command, SandboxSpec
 from sidecar.workspace import restore
+from sidecar.workspace.engine import WorkspaceLimits
 from sidecar.workspace.host_mounted import HostMounted, MountedSandbox
+from sidecar.workspace.iam import SessionKeys
+from sidecar.workspace.store import StoreAddress
 from tests.integration.workspace.conftest import HostOf
 from tests.support.requirements import missing
 
@@ -30,8 +34,12 @@ def session() -> str:
 
 
 @pytest.fixture
-async def sandbox(durable: HostMounted, session: str, short_dir: Path) -> MountedSandbox:
-    spec = SandboxSpec(f"{session}-1", session, {"session": session}, short_dir / "gw")
+def spec(session: str, short_dir: Path) -> SandboxSpec:
+    return SandboxSpec(f"{session}-1", session, {"session": session}, short_dir / "gw")
+
+
+@pytest.fixture
+async def sandbox(durable: HostMounted, spec: SandboxSpec) -> MountedSandbox:
     return await durable.create(spec)
 
 
@@ -75,12 +83,10 @@ async def test_a_dead_daemon_is_told_and_the_same_sandbox_goes_on_with_the_next_
 
 
 async def test_a_hanging_daemon_is_told_within_the_bound_and_replaced(
-    durable: HostMounted,
-    sandbox: MountedSandbox,
-    session: str,
-    monkeypatch: pytest.MonkeyPatch,
+    host_of: HostOf, engine: str, spec: SandboxSpec, session: str
 ) -> None:
-    monkeypatch.setattr(restore, "LOOK_SECONDS", 1)
+    durable = host_of(engine, limits=WorkspaceLimits(look=1))
+    sandbox = await durable.create(spec)
     await sh(sandbox, "echo 1 > /session/workspace/file")
     await sandbox.workspace.barrier("turn-0", 1)
     processes.kill(sandbox.workspace.mount.daemon, signal.SIGSTOP)
@@ -96,25 +102,34 @@ async def test_a_check_does_not_wait_for_whoever_is_busy_with_the_workspace(
 ) -> None:
     """A barrier may take minutes; the daemon is well all the while."""
     assert isinstance(sandbox.workspace.files, HostFiles)
-    async with sandbox.workspace.files._busy, asyncio.timeout(20):
+    async with sandbox.workspace.files.busy, asyncio.timeout(20):
         assert await durable.check(session) == ""
 
 
+class ForItselfAlone(Geesefs):
+    """geesefs that lets nobody in but its own user."""
+
+    def daemon(self, session_id: str, mountpoint: Path, uid: int, key: MountKey | None) -> Daemon:
+        daemon = super().daemon(session_id, mountpoint, uid, key)
+        return replace(daemon, argv=[a for a in daemon.argv if a not in ("-o", "allow_other")])
+
+
 async def test_another_users_mount_is_told_by_its_refusal(
-    host_of: HostOf, geesefs: Path, session: str, monkeypatch: pytest.MonkeyPatch
+    host_of: HostOf,
+    geesefs: Path,
+    session: str,
+    short_dir: Path,
+    keys: SessionKeys,
+    address: StoreAddress,
 ) -> None:
     """geesefs mounts as the session's user; without `allow_other` even root is refused."""
     if os.geteuid() != 0:
         missing("root", "only root can mount as somebody else")
-    made = Geesefs.daemon
-
-    def for_itself_alone(*arguments: Any) -> Daemon:
-        daemon = made(*arguments)
-        return replace(daemon, argv=[a for a in daemon.argv if a not in ("-o", "allow_other")])
-
-    monkeypatch.setattr(Geesefs, "daemon", for_itself_alone)
-    host = host_of("geesefs")
-    await host._mount(session)
+    daemons = {"geesefs": ForItselfAlone(geesefs, address.endpoint, address.bucket)}
+    host = host_of("geesefs", daemons=daemons)
+    mounts = OwnMounts(Mounts(short_dir / "data"), daemons, address.bucket)
+    key = await keys.grant(session, await mounts.name())
+    await mounts.mount(session, "geesefs", None, MountKey(key.access_key, key.secret_key))
     assert (await host.check(session)).startswith("EACCES")
     with pytest.raises(MountFailed, match="Permission denied"):
         await host.ready(session)

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import BoxHostUnavailable, FileExists
-from sidecar.boxhost import client as clients
 from sidecar.boxhost import processes
-from sidecar.boxhost.client import connect
+from sidecar.boxhost.client import Patience, connect
+from sidecar.boxhost.mounts import Mounts
 from sidecar.providers.base import Capabilities, Command, SandboxSpec
 from sidecar.providers.local import LocalProvider
 from sidecar.workspace import edits, restore
+from sidecar.workspace.barrier import Barrier
 from sidecar.workspace.geesefs import with_geesefs
 from sidecar.workspace.host_mounted import HostMounted, MountedSandbox
 from sidecar.workspace.iam import SessionKeys
@@ -121,19 +122,38 @@ async def test_what_is_held_open_is_seen_although_nothing_tells_that_it_changed(
 
 
 async def test_a_barrier_waits_for_a_box_host_that_is_restarted(
-    sandbox: MountedSandbox, service: int, place: Place, monkeypatch: pytest.MonkeyPatch
+    sandbox: MountedSandbox, service: int, place: Place, store: Store, manifests: Manifests
 ) -> None:
     await sh(sandbox, "echo text > file")
-    os.kill(service, signal.SIGKILL)
-    assert await processes.wait_pid(service, 10)
+    workspace, asked = sandbox.workspace, asyncio.Event()
+
+    async def held() -> set[int]:
+        try:
+            return await files.held()
+        except BoxHostUnavailable:
+            asked.set()
+            raise
+
     # What is under test is the barrier's own patience, once a call has lost its.
-    monkeypatch.setattr(clients, "AWAY_SECONDS", 0.1)
-    proving = asyncio.ensure_future(sandbox.workspace._barrier.prove("turn-1", 1))
-    done, _ = await asyncio.wait({proving}, timeout=2)
-    assert not done, "it gave up, or did not ask the box-host"
-    with place.serving():
-        async with asyncio.timeout(60):
-            assert (await proving).files == 1
+    async with connect(place.socket, Patience(away=0.1)) as hurried:
+        files = hurried.mounts.files(workspace.mount)
+        engine = workspace.engine
+        barrier = Barrier(
+            *(files, store, manifests, workspace.session_id, engine.name),
+            sync_root=engine.sync_root,
+            held=held,
+        )
+        os.kill(service, signal.SIGKILL)
+        assert await processes.wait_pid(service, 10)
+        proving = asyncio.ensure_future(barrier.prove("turn-1", 1))
+        for _ in range(2):
+            async with asyncio.timeout(20):
+                await asked.wait()
+            asked.clear()
+        assert not proving.done(), "it gave up"
+        with place.serving():
+            async with asyncio.timeout(60):
+                assert (await proving).files == 1
 
 
 async def test_a_walker_that_died_between_its_two_steps_is_no_empty_workspace(
@@ -175,8 +195,7 @@ async def test_a_mount_for_another_uid_is_made_anew(host_of: HostOf, engine: str
     if os.geteuid() != 0:
         missing("root", "only root can mount as somebody else")
     session = str(uuid.uuid4())
-    own, other = host_of(engine), host_of(engine)
-    other._provider = AsOneUser(other._provider._host)  # type: ignore[attr-defined]
+    own, other = host_of(engine), host_of(engine, provider=AsOneUser)
     first, _ = await own.ready(session)
     uid = first.path.stat().st_uid
     assert uid not in (0, 1000)
@@ -192,7 +211,7 @@ async def test_a_mount_for_another_uid_is_made_anew(host_of: HostOf, engine: str
 
 
 async def test_a_mount_that_was_not_finished_is_not_adopted(
-    host_of: HostOf, engine: str, monkeypatch: pytest.MonkeyPatch
+    host_of: HostOf, engine: str, short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The box-host goes away after the mount, before what the file system forgot is put back."""
 
@@ -204,7 +223,7 @@ async def test_a_mount_that_was_not_finished_is_not_adopted(
         patched.setattr(restore, "restore", away)
         with pytest.raises(BoxHostUnavailable):
             await host.ready(session)
-    half = await host._mounts.get(session)
+    half = Mounts(short_dir / "data").get(session)
     assert half is not None
     assert await host.workspace(session) is None
     made, report = await host.ready(session)

@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable
 from typing import TYPE_CHECKING, Any
 
-import aioboto3
 import aiohttp
 import httpx
 import pytest
@@ -18,6 +17,7 @@ from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
+from sidecar.workspace.boto_session import shared_session
 from sidecar.workspace.iam import REGION, SessionKey, SessionKeys
 from sidecar.workspace.store import Store, StoreAddress
 from stack.embedded.ports import GRPC_OFFSET
@@ -50,7 +50,7 @@ async def key(keys: SessionKeys, store: Store) -> AsyncIterator[SessionKey]:
 
 @contextlib.asynccontextmanager
 async def client(service: str, url: str, access_key: str, secret_key: str) -> AsyncIterator[Any]:
-    opened_by: Any = aioboto3.Session()
+    opened_by: Any = shared_session()
     async with opened_by.client(
         service,
         endpoint_url=url,

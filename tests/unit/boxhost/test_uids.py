@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.boxhost import uids
 from sidecar.boxhost.uids import NoUidLeft, Uids
 from tests.support.requirements import missing
 
@@ -20,10 +19,9 @@ def _root() -> None:
 
 
 @pytest.fixture
-def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Uids:
+def few(tmp_path: Path) -> Uids:
     """A stack with three uids, all given, none of them lately."""
-    monkeypatch.setattr(uids, "UIDS_PER_BLOCK", 3)
-    found = Uids(tmp_path)
+    found = Uids(tmp_path, range(1_900_000, 1_900_003))
     for name in ("mounted", "boxed", "ended"):
         found.of(name)
         age(tmp_path, name)
@@ -65,12 +63,8 @@ def test_a_uid_that_is_in_use_is_never_given_again(few: Uids, tmp_path: Path) ->
     }
 
 
-def test_a_uid_under_which_a_process_runs_is_in_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(uids, "UIDS_PER_BLOCK", 1)
-    found = Uids(tmp_path)
-    monkeypatch.setattr(found, "_first", os.getuid())
+def test_a_uid_under_which_a_process_runs_is_in_use(tmp_path: Path) -> None:
+    found = Uids(tmp_path, range(os.getuid(), os.getuid() + 1))
     assert found.of("one") == os.getuid()
     age(tmp_path, "one")
     with pytest.raises(NoUidLeft):

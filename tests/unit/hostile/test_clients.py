@@ -31,7 +31,7 @@ CLIENTS = {
     "http.client.HTTPConnection": "timeout",
     "session.client": "config",
     "aioboto3.Session().client": "config",
-    "aioboto3.Session(botocore_session=session).client": "config",
+    "shared_session().client": "config",
     "Session().create_client": "config",
 }
 BOTO = ("AioConfig", "Config")
@@ -125,4 +125,4 @@ def test_every_call_of_a_clouds_sdk_is_inside_a_bounded_block(provider: str) -> 
         if isinstance(node, ast.AsyncFunctionDef) and node.name == "_asking"
     ]
     assert "async with asyncio.timeout(" in ast.unparse(asking)
-    assert source.count("async with _asking(") >= 8
+    assert source.count("async with self._asking(") >= 8
