@@ -406,7 +406,8 @@ async def _handle(_: Request, error: Exception) -> Response:
 def serve() -> Iterator[FakeApi]:
     """The server in a thread of its own, since the commands under test block theirs."""
     api = FakeApi()
-    with socket.socket() as bound:
+    # with the protocol named, asyncio sets TCP_NODELAY
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as bound:
         bound.bind(("127.0.0.1", 0))
         api.url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         config = uvicorn.Config(
@@ -429,7 +430,8 @@ def serve() -> Iterator[FakeApi]:
 
 def closed_port() -> int:
     """A port that nobody listens on."""
-    with socket.socket() as bound:
+    # with the protocol named, asyncio sets TCP_NODELAY
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as bound:
         bound.bind(("127.0.0.1", 0))
         return int(bound.getsockname()[1])
 
