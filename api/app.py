@@ -75,10 +75,18 @@ async def open_services(
         listener = Listener(database)
         carrier = Carrier(database, sidecar, listener, limits)
         quotas = Quotas(stores, settings.session_bytes, settings.session_files)
-        turns = Turns(database, sidecar, listener, carrier, quotas, settings.prompt_chars)
+        turns = Turns(
+            database,
+            sidecar,
+            listener,
+            carrier,
+            quotas,
+            settings.prompt_chars,
+            limits.max_queued,
+        )
         ledger = Ledger(database, sidecar, limits.reconcile_every)
         matrix_runs = Matrix(database, sidecar, settings)
-        audit = Audit(database, settings.audit_days, settings.audit_rows)
+        audit = Audit(database, settings.audit_days, settings.audit_rows, limits.record_within)
         async with (
             listener.serve(),
             carrier.serve(),
@@ -101,7 +109,7 @@ async def open_services(
                 permissions=Permissions(database, settings.permission_seconds),
                 tokens=Tokens(database),
                 audit=audit,
-                scrape=Scrape(metrics, database, stores, sidecar, ledger),
+                scrape=Scrape(metrics, database, stores, sidecar, ledger, limits.boxes_seconds),
             )
 
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How long an answer waits for its record.
-RECORD_WITHIN = 2.0
 SWEEP_EVERY = 3600.0
 MOST_SUBJECT = 300
 # Any number will do as long as nothing else in this database locks it.
@@ -35,12 +33,14 @@ LOCK = 0x61756469
 
 
 class Audit:
-    """`failures` counts the records that were lost, since the api was started."""
+    """An answer waits for its record for `record_within` seconds. `failures` counts the records
+    that were lost, since the api was started."""
 
-    def __init__(self, database: Database, days: float, rows: int) -> None:
+    def __init__(self, database: Database, days: float, rows: int, record_within: float) -> None:
         self._database = database
         self._days = timedelta(days=days)
         self._rows = rows
+        self._record_within = record_within
         self._trouble = ""
         self.failures = 0
 
@@ -59,10 +59,10 @@ class Audit:
         a record that is lost is logged, counted, and told by `check` until one succeeds."""
         deed = _deed(request, caller, action, status)
         try:
-            async with asyncio.timeout(RECORD_WITHIN), self._database.connection() as conn:
+            async with asyncio.timeout(self._record_within), self._database.connection() as conn:
                 await audit.insert(conn, deed)
         except (HoldfastError, TimeoutError) as error:
-            self._lost(deed, str(error) or f"no answer within {RECORD_WITHIN:g} s")
+            self._lost(deed, str(error) or f"no answer within {self._record_within:g} s")
         except Exception as error:  # the boundary: a mistake here must not fail what was asked for
             log.exception("the record of request %s was lost", deed.request_id)
             self._lost(deed, type(error).__name__)

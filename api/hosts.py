@@ -35,7 +35,7 @@ class Hosts:
             await self._app(scope, receive, send)
             return
         hosts = Headers(scope=scope).getlist("host")
-        if len(hosts) == 1 and self._is_ours(hosts[0]):
+        if len(hosts) == 1 and self.allows(hosts[0]):
             await self._app(scope, receive, send)
             return
         told = f"the host {hosts[0][:100]!r}" if len(hosts) == 1 else "a request without one host"
@@ -46,7 +46,8 @@ class Hosts:
         )
         await error_response(refused)(scope, receive, send)
 
-    def _is_ours(self, host: str) -> bool:
+    def allows(self, host: str) -> bool:
+        """Whether this api answers to a request for that host."""
         found = HOST.fullmatch(host)
         if found is None:
             return False

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 from uuid import UUID
 
 from api.db import sandboxes, sessions
@@ -108,7 +109,7 @@ class Ledger:
             in_use = await sandboxes.sessions_in_use(conn)
         known = {(entry.provider, entry.provider_id) for entry in entries}
         unknown = [
-            _leak(box, "no entry of the ledger knows it")
+            _leak(box, "unknown", "no entry of the ledger knows it")
             for box in listed.boxes
             if box.session_id not in in_use and (box.provider, box.sandbox_id) not in known
         ]
@@ -156,12 +157,13 @@ class Ledger:
             await sandboxes.mark_destroyed(conn, leak.session_id, leak.sandbox_id, ended.proof)
 
 
-def _leak(box: SandboxBody, reason: str) -> Leak:
+def _leak(box: SandboxBody, code: Literal["unknown", "rival"], reason: str) -> Leak:
     return Leak(
         provider=box.provider,
         sandbox_id=box.sandbox_id,
         session_id=box.session_id,
         since=box.created_at,
+        code=code,
         reason=reason,
     )
 
@@ -169,7 +171,7 @@ def _leak(box: SandboxBody, reason: str) -> Leak:
 def _rivals(boxes: Sequence[SandboxBody]) -> list[Leak]:
     counts: Counter[UUID] = Counter(box.session_id for box in boxes)
     return [
-        _leak(box, f"its session has {counts[box.session_id]} living sandboxes")
+        _leak(box, "rival", f"its session has {counts[box.session_id]} living sandboxes")
         for box in boxes
         if counts[box.session_id] > 1
     ]
@@ -183,6 +185,7 @@ def _unchecked(entries: Iterable[Entry], asked: frozenset[str]) -> list[Leak]:
             sandbox_id=entry.provider_id,
             session_id=entry.session_id,
             since=entry.created_at,
+            code="unproven",
             reason=f"its death is not proven: {entry.provider} cannot be asked",
         )
         for entry in entries

@@ -43,7 +43,9 @@ class Limits:
 
     A lease lasts long enough for a stall of its process, and not so long that a turn whose api
     was killed stands still. The ledger is held against the providers at `reconcile_every`. What a
-    harness asks is rejected when nobody answers for `permission_seconds`.
+    harness asks is rejected when nobody answers for `permission_seconds`. An answer waits for its
+    record in the audit for `record_within`. `max_queued` turns may wait in a session. What the
+    providers say is good for the metrics for `boxes_seconds`.
     """
 
     start_within: float = 60.0
@@ -52,6 +54,9 @@ class Limits:
     lease_seconds: float = 10.0
     reconcile_every: float = 10.0
     permission_seconds: float = 3600.0
+    record_within: float = 2.0
+    max_queued: int = 100
+    boxes_seconds: float = 10.0
 
 
 @dataclass(frozen=True)

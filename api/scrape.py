@@ -29,15 +29,23 @@ from contracts.errors import HoldfastError
 T = TypeVar("T")
 
 ASK_WITHIN = 5.0
-# Providers are asked over the internet: several scrapers do not ask several times.
-BOXES_SECONDS = 10.0
 VERSION = "0.1.0"
 
 
 class Scrape:
+    """Providers are asked over the internet, and so once in `boxes_seconds`, however many scrapers
+    there are."""
+
     def __init__(
-        self, metrics: Metrics, database: Database, stores: Stores, sidecar: Sidecar, ledger: Ledger
+        self,
+        metrics: Metrics,
+        database: Database,
+        stores: Stores,
+        sidecar: Sidecar,
+        ledger: Ledger,
+        boxes_seconds: float,
     ) -> None:
+        self._boxes_seconds = boxes_seconds
         self._metrics = metrics
         self._database = database
         self._stores = stores
@@ -70,7 +78,7 @@ class Scrape:
 
     async def _boxes_now(self) -> _Boxes:
         async with self._one:
-            if self._boxes is None or time.monotonic() - self._boxes[0] > BOXES_SECONDS:
+            if self._boxes is None or time.monotonic() - self._boxes[0] > self._boxes_seconds:
                 self._boxes = (time.monotonic(), await self._ask_for_boxes())
             return self._boxes[1]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,9 @@ from uuid import UUID
 import aioboto3
 import aiohttp
 from aiobotocore.config import AioConfig
+from aiobotocore.session import AioSession
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.loaders import Loader, create_loader
 
 from api import cursors
 from contracts.bodies import FileEntry, FilePage
@@ -406,10 +409,19 @@ def _entry(
     )
 
 
+@functools.cache
+def load_models() -> Loader:
+    """One loader for all clients: it keeps the service models, which take long to parse."""
+    return create_loader()
+
+
 @contextlib.asynccontextmanager
 async def open_client(settings: StorageSettings) -> AsyncIterator[S3Client]:
     """Connections to the store for the time of the block."""
+    core = AioSession()
+    core.register_component("data_loader", load_models())
     session = aioboto3.Session(
+        botocore_session=core,
         aws_access_key_id=settings.s3_access_key.get_secret_value(),
         aws_secret_access_key=settings.s3_secret_key.get_secret_value(),
         region_name="us-east-1",

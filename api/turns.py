@@ -30,8 +30,6 @@ from contracts.errors import (
 )
 
 LOOK_EVERY = 1.0
-# A queue is for what a user types ahead; more than this is a loop that does not wait.
-MAX_QUEUED = 100
 
 
 class Turns:
@@ -43,9 +41,11 @@ class Turns:
         carrier: Carrier,
         quotas: Quotas,
         prompt_chars: int,
+        max_queued: int,
     ) -> None:
         self._quotas = quotas
         self._prompt_chars = prompt_chars
+        self._max_queued = max_queued
         self._database = database
         self._sidecar = sidecar
         self._listener = listener
@@ -74,8 +74,9 @@ class Turns:
             if locked is None:
                 raise session_not_found(session_id)
             must_wait = check_place(locked, queue)
-            if must_wait and await turns.queued(conn, session_id) >= MAX_QUEUED:
-                raise Conflict(f"{MAX_QUEUED} turns wait in this session.", hint="Wait for some.")
+            most = self._max_queued
+            if must_wait and await turns.queued(conn, session_id) >= most:
+                raise Conflict(f"{most} turns wait in this session.", hint="Wait for some.")
             await turns.insert(conn, new, locked.last_seq + 1)
             if must_wait:
                 await notify.notify(conn, session_id)

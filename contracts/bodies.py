@@ -394,12 +394,17 @@ class Destroyed(Body):
 
 
 class Leak(Body):
-    """A sandbox that lives, or may live, and that nothing answers for."""
+    """A sandbox that lives, or may live, and that nothing answers for.
+
+    `code` tells the reasons apart: no entry of the ledger has it (`unknown`), its session has
+    several (`rival`), or its provider cannot be asked whether it is gone (`unproven`).
+    """
 
     provider: str
     sandbox_id: str | None
     session_id: UUID | None
     since: datetime | None
+    code: Literal["unknown", "rival", "unproven"] = "unknown"
     reason: str
 
 

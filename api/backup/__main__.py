@@ -23,7 +23,7 @@ from typing import IO, Any
 from pydantic import ValidationError
 
 from api.backup.create import Report, create
-from api.backup.errors import BackupError
+from api.backup.errors import BackupError, BackupRunning
 from api.backup.restore import check, restore
 from api.db.migrate import MigrationError
 from api.settings import StorageSettings, problems
@@ -78,7 +78,7 @@ def _work(asked: argparse.Namespace) -> int:
     if asked.file == "-":
         report: Report = _run(create(settings, sys.stdout.buffer, wait=asked.wait, say=_say))
     else:
-        with _whole_or_not_at_all(Path(asked.file)) as file:
+        with write_whole(Path(asked.file)) as file:
             report = _run(create(settings, file, wait=asked.wait, say=_say))
     _tell(asdict(report), sys.stderr if asked.file == "-" else sys.stdout)
     return 0 if report.whole else NOT_WHOLE
@@ -122,7 +122,7 @@ def _opened(name: str) -> Iterator[IO[bytes]]:
 
 
 @contextlib.contextmanager
-def _whole_or_not_at_all(path: Path) -> Iterator[IO[bytes]]:
+def write_whole(path: Path) -> Iterator[IO[bytes]]:
     """A file that gets its name when it is whole, and that only its owner can read.
 
     Raises: BackupError, when there is one of that name, or somebody writes it.
@@ -163,7 +163,7 @@ def _claim(handle: int, partial: Path) -> None:
     except BlockingIOError:
         mine = False
     if not mine:
-        raise BackupError(f"Another backup writes {partial}.", hint="Choose another name.")
+        raise BackupRunning(f"Another backup writes {partial}.", hint="Choose another name.")
     os.ftruncate(handle, 0)
     os.fchmod(handle, 0o600)
 

@@ -14,7 +14,15 @@ from api.backup.archive import FORMAT, HEAD, MANIFEST, Writer, Written
 from api.backup.errors import WrongSchema
 from api.backup.holder import Holder
 from api.backup.objects import Objects
-from api.backup.session import MOST_NAMED, Copied, Source, copy_rows, copy_session
+from api.backup.session import (
+    MOST_NAMED,
+    Copied,
+    OnObject,
+    Source,
+    copy_rows,
+    copy_session,
+    ignore_object,
+)
 from api.db import dump
 from api.db.migrate import applied_migrations, load
 from api.store import open_client
@@ -69,9 +77,16 @@ class Report:
                 getattr(self, kind)[name] = found[:MOST_NAMED]
 
 
-async def create(settings: StorageSettings, file: IO[bytes], *, wait: float, say: Say) -> Report:
+async def create(
+    settings: StorageSettings,
+    file: IO[bytes],
+    *,
+    wait: float,
+    say: Say,
+    on_object: OnObject = ignore_object,
+) -> Report:
     """Write a backup. A session whose turn runs is waited for, for `wait` seconds in all; after
-    that it is copied as it is, and named.
+    that it is copied as it is, and named. `on_object` is awaited after each copied object.
 
     Raises: BackupError, DatabaseUnavailable, StoreUnavailable, OSError.
     """
@@ -89,6 +104,7 @@ async def create(settings: StorageSettings, file: IO[bytes], *, wait: float, say
             Objects(client, settings.s3_state_bucket),
             await dump.tables(conn),
             Writer(file),
+            on_object,
         )
         await source.archive.add_json(HEAD, _head(schema, source))
         making = _Making(source, holder, say)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
-from api.backup.errors import BackupError
+from api.backup.errors import BackupRunning
 from api.db import dump, holds, notify, sessions
 from api.db.dump import Standing
 from api.db.pool import UNAVAILABLE, mapped
@@ -64,7 +64,7 @@ class Holder:
             if locked is None or locked.deleting:
                 return None
             if not await holds.take(self._conn, session_id, self._owner):
-                raise BackupError(
+                raise BackupRunning(
                     f"Another backup copies session {session_id}.",
                     hint="Wait for its end; if it was killed, a minute is enough.",
                 )

@@ -17,7 +17,7 @@ from api.backup.archive import (
     members,
 )
 from api.backup.create import NO_SESSION
-from api.backup.errors import BadBackup
+from api.backup.errors import BadBackup, NewerBackup
 from api.db.migrate import load
 
 CUT = "It was cut off, or never finished: take another one."
@@ -47,7 +47,7 @@ class Head:
         except (KeyError, TypeError) as error:
             raise BadBackup(f"{HEAD} is not of a backup.", hint=CHANGED) from error
         if len(theirs) > len(ours):
-            raise BadBackup(
+            raise NewerBackup(
                 f"The backup has schema {head.schema}, this version of Holdfast knows {len(ours)}.",
                 hint="Use the version of Holdfast that made it, or a newer one.",
             )

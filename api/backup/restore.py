@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import IO, TYPE_CHECKING
 
 from api.backup.archive import FILES, STATE, Member, Written
-from api.backup.errors import BadBackup, NotEmpty
+from api.backup.errors import BadBackup, DatabaseInUse, NotEmpty, StoreMismatch
 from api.backup.objects import Objects
 from api.backup.reading import CHANGED, Content, Head, Reading
 from api.db import dump
@@ -64,7 +64,7 @@ async def restore(settings: StorageSettings, file: IO[bytes], *, say: Say) -> Co
 async def _must_be_empty(conn: Connection, buckets: dict[str, Objects]) -> None:
     """Raises: NotEmpty."""
     if others := await dump.other_clients(conn):
-        raise NotEmpty(
+        raise DatabaseInUse(
             f"{others} other connections to the database are open.",
             hint="Stop the api first: it would write while the backup comes back.",
         )
@@ -115,7 +115,7 @@ class _Stack:
         for bucket, listed in objects.items():
             for key, each in listed.items():
                 if await self._buckets[bucket].sha256(key) != each.sha256:
-                    raise BadBackup(
+                    raise StoreMismatch(
                         f"The store does not give {key} back as it was given it.",
                         hint="See the log of SeaweedFS.",
                     )

@@ -10,7 +10,7 @@ left behind, change meanwhile are found by a second listing and copied again.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -34,6 +34,13 @@ PART_BYTES = 8 << 20
 MOST_NAMED = 20
 
 
+OnObject = Callable[[str], Awaitable[None]]
+
+
+async def ignore_object(_key: str) -> None:
+    """Nobody wants to know."""
+
+
 @dataclass(frozen=True)
 class Source:
     conn: Connection
@@ -41,6 +48,8 @@ class Source:
     state: Objects
     tables: Sequence[Table]
     archive: Writer
+    # awaited with the key of each object, once it is in the archive
+    on_object: OnObject = ignore_object
 
 
 @dataclass
@@ -95,8 +104,8 @@ async def copy_session(source: Source, session_id: UUID) -> Copied | None:
         if before is None or before.deleting:
             return None
         prefix = f"{session_id}/"
-        files, restless = await _copy_objects(source.archive, source.files, FILES, prefix)
-        state, more = await _copy_objects(source.archive, source.state, STATE, prefix)
+        files, restless = await _copy_objects(source, source.files, FILES, prefix)
+        state, more = await _copy_objects(source, source.state, STATE, prefix)
         async with dump.snapshot(source.conn):
             if await dump.standing(source.conn, session_id) != before:
                 continue
@@ -145,7 +154,7 @@ async def copy_rows(
 
 
 async def _copy_objects(
-    archive: Writer, objects: Objects, name: str, prefix: str
+    source: Source, objects: Objects, name: str, prefix: str
 ) -> tuple[dict[str, Written], list[str]]:
     """Objects until two listings agree; what is in the archive, and what never stood still."""
     seen: dict[str, Seen] = {}
@@ -161,7 +170,8 @@ async def _copy_objects(
         for key in changed:
             # an upload on its way: it is in its place, or was never there
             if not key.startswith(f"{prefix}uploads/"):
-                written = await _copy_object(archive, objects, name, key)
+                written = await _copy_object(source.archive, objects, name, key)
+                await source.on_object(key)
                 if written is not None:
                     copied[key] = written
         seen = listed

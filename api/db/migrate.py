@@ -22,6 +22,14 @@ class MigrationError(Exception):
     """The database and the migrations of this version do not belong together."""
 
 
+class ChangedMigration(MigrationError):
+    """A migration was changed after it was applied."""
+
+
+class NewerDatabase(MigrationError):
+    """A newer version has migrated the database."""
+
+
 @dataclass(frozen=True)
 class Migration:
     version: int
@@ -80,7 +88,7 @@ async def migrate(
         await conn.execute(CREATE)
         applied = {row["version"]: row for row in await conn.fetch(APPLIED)}
         if len(applied) > len(migrations):
-            raise MigrationError(
+            raise NewerDatabase(
                 f"the database was migrated by a newer version of Holdfast: its schema is"
                 f" {max(applied)}, this version knows {len(migrations)}; run the newer version, or"
                 f" restore the backup from before the upgrade (docs/operations.md)"
@@ -89,7 +97,7 @@ async def migrate(
             before = applied.get(migration.version)
             if before is not None:
                 if before["sha256"] != migration.sha256:
-                    raise MigrationError(f"{migration.name} was changed after it was applied")
+                    raise ChangedMigration(f"{migration.name} was changed after it was applied")
                 continue
             await conn.execute(migration.sql)
             await conn.execute(RECORD, migration.version, migration.name, migration.sha256)

@@ -66,6 +66,10 @@ class Listener:
             if not waiting and self._waiting.get(subject) is waiting:
                 del self._waiting[subject]
 
+    def has_subscribers(self, subject: UUID) -> bool:
+        """Whether anybody waits for the session, or turn, now."""
+        return subject in self._waiting
+
     @contextlib.asynccontextmanager
     async def serve(self) -> AsyncIterator[None]:
         """Listen for the time of the block."""

@@ -24,7 +24,7 @@ ACQUIRE_TIMEOUT = 10.0
 POOL_SIZE = 10
 # A process that is stopped (SIGSTOP, a frozen host) in the middle of a transaction holds the
 # session's row; after this long PostgreSQL hangs up, so that another process can take over.
-IDLE_MILLISECONDS = "10000"
+IDLE_SECONDS = 10.0
 
 # What says "the database cannot serve you now", as against "this statement is wrong".
 UNAVAILABLE: tuple[type[BaseException], ...] = (
@@ -141,7 +141,7 @@ class Database:
             )
 
 
-async def _connect(url: str, within: float) -> Pool:
+async def _connect(url: str, within: float, idle_seconds: float) -> Pool:
     deadline = asyncio.get_running_loop().time() + within
     while True:
         try:
@@ -152,7 +152,9 @@ async def _connect(url: str, within: float) -> Pool:
                     max_size=POOL_SIZE,
                     timeout=ACQUIRE_TIMEOUT,
                     command_timeout=COMMAND_TIMEOUT,
-                    server_settings={"idle_in_transaction_session_timeout": IDLE_MILLISECONDS},
+                    server_settings={
+                        "idle_in_transaction_session_timeout": str(round(idle_seconds * 1000))
+                    },
                     init=_prepare,
                     reset=_keep,
                 )
@@ -164,14 +166,18 @@ async def _connect(url: str, within: float) -> Pool:
 
 @contextlib.asynccontextmanager
 async def open_database(
-    url: str, *, within: float = 30.0, metrics: Metrics | None = None
+    url: str,
+    *,
+    within: float = 30.0,
+    idle_seconds: float = IDLE_SECONDS,
+    metrics: Metrics | None = None,
 ) -> AsyncIterator[Database]:
     """The database for the time of the block; waits for a server that is still starting. What is
-    stored is counted in `metrics`.
+    stored is counted in `metrics`. A transaction that does nothing for `idle_seconds` is ended.
 
     Raises: DatabaseUnavailable.
     """
-    pool = await _connect(url, within)
+    pool = await _connect(url, within, idle_seconds)
     try:
         yield Database(pool, url, metrics or Metrics())
     finally:

@@ -1,16 +1,32 @@
-"""How many examples hypothesis tries of each property."""
+"""Which examples hypothesis tries of each property, by the profile in HYPOTHESIS_PROFILE.
+
+`fixed` is the default: the same examples in every run. `random` tries other ones each time, more of
+them, and keeps those that failed in .hypothesis, to try them first in the next run.
+"""
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, settings
+import os
 
-# The same examples every time, and no more than a run has time for.
-settings.register_profile(
-    "hostile",
-    max_examples=80,
-    derandomize=True,
+from hypothesis import HealthCheck, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+from tests.support.paths import ROOT
+
+PROFILE = "HYPOTHESIS_PROFILE"
+
+COMMON = settings(
     deadline=None,
     # a machine that is busy is no fault of the test's; fixtures here are not changed by a test
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-settings.load_profile("hostile")
+settings.register_profile("fixed", COMMON, max_examples=80, derandomize=True)
+settings.register_profile(
+    "random",
+    COMMON,
+    max_examples=1000,
+    derandomize=False,
+    print_blob=True,
+    database=DirectoryBasedExampleDatabase(ROOT / ".hypothesis" / "examples"),
+)
+settings.load_profile(os.environ.get(PROFILE, "fixed"))

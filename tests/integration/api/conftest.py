@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-import aioboto3
 import pytest
 
 from tests.support.api.backing import busy as busy
 from tests.support.api.backing import empty as empty
 from tests.support.api.fault_injector import FaultInjector
 from tests.support.api.serving import Api, make_settings, serve_api, served
+from tests.support.s3 import open_s3
 from tests.support.services import SeaweedFS
 
 if TYPE_CHECKING:
@@ -34,10 +34,5 @@ async def api(new_database: NewDatabase, store_service: SeaweedFS) -> AsyncItera
 @pytest.fixture(scope="module")
 async def s3(api: Api, store_service: SeaweedFS) -> AsyncIterator[S3Client]:
     """Another client than the api's own."""
-    session = aioboto3.Session(
-        aws_access_key_id=store_service.access_key,
-        aws_secret_access_key=store_service.secret_key,
-        region_name="us-east-1",
-    )
-    async with session.client("s3", endpoint_url=store_service.endpoint) as client:
+    async with open_s3(store_service) as client:
         yield client

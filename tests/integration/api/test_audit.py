@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-import asyncpg
 import httpx
 import pytest
 from uuid_utils.compat import uuid7
@@ -16,9 +17,11 @@ from api.audit import Audit
 from api.db import audit as db
 from api.db.audit import Deed
 from api.db.pool import Database
+from tests.support.api import rows
 from tests.support.api.database import NewDatabase
 from tests.support.api.fault_injector import FaultInjector
 from tests.support.api.serving import (
+    QUICK,
     Api,
     assert_error,
     client_of,
@@ -183,43 +186,30 @@ async def test_a_record_that_cannot_be_written_fails_no_request_and_is_told(
     async with served(injector.app()) as sidecar_url:
         settings = make_settings(url, store_service, sidecar_url)
         async with serve_api(settings, injector) as api:
-            await _execute(url, "ALTER TABLE audit RENAME TO away")
-            assert (await api.http.post("/sessions", json={})).status_code == 201
-            ready = await api.http.get("/readyz")
+            async with rows.audit_away(url):
+                assert (await api.http.post("/sessions", json={})).status_code == 201
+                ready = await api.http.get("/readyz")
             assert ready.status_code == 503
             assert ready.json()["parts"]["audit"].startswith("1 records were lost")
-            await _execute(url, "ALTER TABLE away RENAME TO audit")
             assert (await api.http.post("/sessions", json={})).status_code == 201
             assert (await api.http.get("/readyz")).json()["parts"]["audit"] == "ok"
             assert len(await entries(api)) == 1
 
 
 async def test_an_answer_waits_for_its_record_only_so_long(
-    new_database: NewDatabase, store_service: SeaweedFS, monkeypatch: pytest.MonkeyPatch
+    new_database: NewDatabase, store_service: SeaweedFS
 ) -> None:
-    monkeypatch.setattr("api.audit.RECORD_WITHIN", 0.2)
+    limits = replace(QUICK, record_within=0.2)
     url = await new_database()
     injector = FaultInjector()
     async with served(injector.app()) as sidecar_url:
         settings = make_settings(url, store_service, sidecar_url)
-        async with serve_api(settings, injector) as api:
-            conn = await asyncpg.connect(url)
-            try:
-                async with conn.transaction():
-                    await conn.execute("LOCK TABLE audit IN ACCESS EXCLUSIVE MODE")
-                    async with asyncio.timeout(20):
-                        assert (await api.http.post("/sessions", json={})).status_code == 201
-            finally:
-                await conn.close()
+        async with serve_api(settings, injector, limits) as api:
+            async with rows.connect(url) as conn, conn.transaction():
+                await rows.lock_audit(conn)
+                async with asyncio.timeout(20):
+                    assert (await api.http.post("/sessions", json={})).status_code == 201
             assert "lost" in (await api.http.get("/readyz")).json()["parts"]["audit"]
-
-
-async def _execute(url: str, sql: str) -> None:
-    conn = await asyncpg.connect(url)
-    try:
-        await conn.execute(sql)
-    finally:
-        await conn.close()
 
 
 def deed(session_id: UUID | None = None) -> Deed:
@@ -230,9 +220,9 @@ async def test_what_is_old_or_too_much_is_forgotten(database: Database) -> None:
     async with database.connection() as conn:
         for _ in range(10):
             await db.insert(conn, deed())
-        await conn.execute("UPDATE audit SET at = now() - interval '31 days' WHERE id <= 3")
-        assert await Audit(database, days=30, rows=100).sweep() == 3
-        assert await Audit(database, days=30, rows=5).sweep() == 2
-        assert await Audit(database, days=30, rows=5).sweep() == 0
+        await rows.age_audit(conn, 3, timedelta(days=31))
+        assert await Audit(database, 30, 100, record_within=2.0).sweep() == 3
+        assert await Audit(database, 30, 5, record_within=2.0).sweep() == 2
+        assert await Audit(database, 30, 5, record_within=2.0).sweep() == 0
         left = await db.page(conn, after=0, before=None, session_id=None, limit=100)
     assert [entry.id for entry in left] == [10, 9, 8, 7, 6]

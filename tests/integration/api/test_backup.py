@@ -7,24 +7,20 @@ import os
 from typing import Any
 from uuid import UUID
 
-import asyncpg
-import pytest
-
-from api.backup import session
 from api.backup.restore import check, restore
 from api.db import dump
+from tests.support import names
+from tests.support.api import rows
 from tests.support.api.backing import (
     OF_THE_STACK,
-    TABLES,
     Stack,
     backed_up,
     endless,
     silent,
     turn_with_files,
 )
-from tests.support.api.fault_injector import FaultInjector, planned
+from tests.support.api.fault_injector import FaultInjector
 from tests.support.api.serving import Api, serve_api, served
-from tests.support.services import until
 
 
 async def test_a_backup_comes_back_row_for_row_and_byte_for_byte(
@@ -59,7 +55,7 @@ async def test_a_backup_comes_back_row_for_row_and_byte_for_byte(
 async def test_every_table_is_of_sessions_or_of_none(database: Any) -> None:
     async with database.connection() as conn:
         found = {table.name: table for table in await dump.tables(conn)}
-        names = {row[0] for row in await conn.fetch(TABLES)}
+        names = set(await rows.list_tables(conn))
     assert found.keys() == names - {"migrations", "holds"}
     for table in found.values():
         assert table.of_session or table.of_none, f"no row of {table.name} would be carried"
@@ -72,16 +68,14 @@ async def test_a_running_turn_is_waited_for_and_the_next_one_waits_for_the_backu
 ) -> None:
     api, stack = busy
     sid = (await api.new_session()).id
-    with planned(api.injector, endless):
-        running = await api.start(sid)
-        await until(lambda: running.id in api.injector.runs, "the run starts")
+    running, _ = await api.start_run(sid, endless)
     async with asyncio.TaskGroup() as group:
         making = group.create_task(backed_up(stack))
         async with asyncio.timeout(20):
             while not (await stack.rows())["holds"]:
                 await asyncio.sleep(0.02)
         queued = await api.start(sid, queue=True)
-        api.injector.runs[running.id].say("turn.completed", stop_reason="end_turn")
+        api.injector.runs[running.id].say(names.TURN_COMPLETED, stop_reason="end_turn")
         report, file = await making
     assert report.whole
     assert (await api.ended(queued)).state == "completed"
@@ -96,12 +90,10 @@ async def test_a_turn_that_does_not_end_is_named_and_is_interrupted_where_it_com
 ) -> None:
     api, stack = busy
     sid = (await api.new_session()).id
-    with planned(api.injector, endless):
-        running = await api.start(sid)
-        await until(lambda: running.id in api.injector.runs, "the run starts")
-        async with asyncio.timeout(20):
-            while len(await api.events(sid)) < 3:
-                await asyncio.sleep(0.02)
+    running, _ = await api.start_run(sid, endless)
+    async with asyncio.timeout(20):
+        while len(await api.events(sid)) < 3:
+            await asyncio.sleep(0.02)
     report, file = await backed_up(stack, wait=0.0)
     assert report.mid_turn == [str(sid)]
     assert not report.whole
@@ -114,26 +106,21 @@ async def test_a_turn_that_does_not_end_is_named_and_is_interrupted_where_it_com
 
 
 async def test_a_turn_that_ran_although_it_was_held_makes_the_session_be_copied_anew(
-    busy: tuple[Api, Stack], empty: Stack, monkeypatch: pytest.MonkeyPatch
+    busy: tuple[Api, Stack], empty: Stack
 ) -> None:
     api, stack = busy
     sid = (await api.new_session()).id
     await turn_with_files(api, stack, sid, {"a": b"before"})
-    copy_object = session._copy_object
     ran: list[UUID] = []
 
-    async def with_a_turn_in_between(*args: Any) -> Any:
-        copied = await copy_object(*args)
+    async def run_turn(_: str) -> None:
         if not ran:
             ran.append(sid)
-            conn = await asyncpg.connect(stack.settings.database_url.get_secret_value())
-            await conn.execute("UPDATE holds SET expires_at = '-infinity'")
-            await conn.close()
+            async with rows.connect(stack.settings) as conn:
+                await rows.expire_holds(conn)
             await turn_with_files(api, stack, sid, {"a": b"after!"})
-        return copied
 
-    monkeypatch.setattr(session, "_copy_object", with_a_turn_in_between)
-    report, file = await backed_up(stack)
+    report, file = await backed_up(stack, on_object=run_turn)
     assert ran
     assert (report.receipts, report.changed) == (2, {})
     await restore(empty.settings, file, say=silent)
@@ -142,26 +129,22 @@ async def test_a_turn_that_ran_although_it_was_held_makes_the_session_be_copied_
 
 
 async def test_what_a_user_changes_while_it_is_copied_is_copied_again_or_left_out(
-    busy: tuple[Api, Stack], empty: Stack, monkeypatch: pytest.MonkeyPatch
+    busy: tuple[Api, Stack], empty: Stack
 ) -> None:
     api, stack = busy
     sid = (await api.new_session()).id
     await turn_with_files(api, stack, sid, {"a": b"1", "b": b"2", "c": b"3"})
-    copy_object = session._copy_object
     done: list[str] = []
 
-    async def with_a_user(archive: Any, objects: Any, name: str, key: str) -> Any:
-        copied = await copy_object(archive, objects, name, key)
+    async def change_files(key: str) -> None:
         if key.endswith("/a") and not done:
             done.append(key)
             await stack.put(f"{sid}/a", b"changed")
             await stack.put(f"{sid}/d", b"new")
             await stack.s3.delete_object(Bucket=stack.settings.s3_bucket, Key=f"{sid}/b")
             await stack.s3.delete_object(Bucket=stack.settings.s3_bucket, Key=f"{sid}/c")
-        return copied
 
-    monkeypatch.setattr(session, "_copy_object", with_a_user)
-    report, file = await backed_up(stack)
+    report, file = await backed_up(stack, on_object=change_files)
     assert report.changed == {str(sid): ["a", "b", "c"]}
     assert report.whole
     await restore(empty.settings, file, say=silent)

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from api.backup import __main__ as program
-from api.backup.errors import BackupError
+from api.backup.errors import BackupRunning
+from api.settings import Settings
 from tests.integration.api.test_process import environment
 from tests.support.api.backing import Stack, endless
-from tests.support.api.fault_injector import planned
 from tests.support.api.serving import Api
-from tests.support.services import SeaweedFS, free_port, until
+from tests.support.names import env_name
+from tests.support.services import SeaweedFS, free_port
 
 PROGRAM = (sys.executable, "-m", "api.backup")
 
@@ -26,8 +27,8 @@ def of(stack: Stack, store: SeaweedFS) -> dict[str, str]:
     """The environment in which the program works on this stack."""
     url = stack.settings.database_url.get_secret_value()
     return environment(url, store, stack.settings.sidecar_url, free_port()) | {
-        "HOLDFAST_S3_BUCKET": stack.settings.s3_bucket,
-        "HOLDFAST_S3_STATE_BUCKET": stack.settings.s3_state_bucket,
+        env_name(Settings, "s3_bucket"): stack.settings.s3_bucket,
+        env_name(Settings, "s3_state_bucket"): stack.settings.s3_state_bucket,
     }
 
 
@@ -36,9 +37,7 @@ async def test_a_backup_that_is_stopped_leaves_no_file_and_no_hold(
 ) -> None:
     api, stack = busy
     sid = (await api.new_session()).id
-    with planned(api.injector, endless):
-        running = await api.start(sid)
-        await until(lambda: running.id in api.injector.runs, "the run starts")
+    running, _ = await api.start_run(sid, endless)
     env = of(stack, store_service)
     path = tmp_path / "backup.tar"
     argv = [*PROGRAM, "create", str(path)]
@@ -90,17 +89,17 @@ async def test_a_backup_goes_through_a_pipe_and_one_that_broke_is_seen(
 
 async def test_a_file_that_another_backup_writes_is_left_to_it(tmp_path: Path) -> None:
     path = tmp_path / "backup.tar"
-    with program._whole_or_not_at_all(path) as file:
+    with program.write_whole(path) as file:
         file.write(b"mine")
         with (
-            pytest.raises(BackupError, match="Another backup writes"),
-            program._whole_or_not_at_all(path),
+            pytest.raises(BackupRunning, match="Another backup writes"),
+            program.write_whole(path),
         ):
             pass
     assert path.read_bytes() == b"mine"
     left = tmp_path / "other.tar.partial"
     left.write_bytes(b"left by one that was killed")
-    with program._whole_or_not_at_all(tmp_path / "other.tar") as file:
+    with program.write_whole(tmp_path / "other.tar") as file:
         file.write(b"new")
     assert (tmp_path / "other.tar").read_bytes() == b"new"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["backup.tar", "other.tar"]

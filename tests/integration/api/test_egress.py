@@ -9,9 +9,9 @@ import pytest
 from api.choices import check_egress
 from contracts.bodies import Capabilities, ProviderBody, Session, SessionCreate, SessionPatch
 from contracts.errors import UnsupportedChoice
-from tests.support.api.fault_injector import FaultyRun, planned
+from tests.support import names
+from tests.support.api.fault_injector import FaultyRun
 from tests.support.api.serving import Api, assert_error
-from tests.support.services import until
 
 
 async def patch(api: Api, session: Session, **change: Any) -> Session:
@@ -37,7 +37,7 @@ async def test_hosts_are_kept_in_their_one_spelling_and_reach_the_run(api: Api) 
     request = api.injector.runs[turn.id].request
     assert (request.egress, request.egress_hosts) == ("allow", kept)
     started = (await api.events(session.id))[0]
-    assert (started["type"], started["egress"]) == ("turn.started", "allow")
+    assert (started["type"], started["egress"]) == (names.TURN_STARTED, "allow")
 
 
 @pytest.mark.parametrize(
@@ -71,16 +71,14 @@ async def test_a_change_holds_from_the_next_turn_on(api: Api) -> None:
     session = await api.new_session(egress="allow", egress_hosts=["a.example"])
 
     def endless(run: FaultyRun) -> None:
-        run.say("sandbox.creating", provider="local")
+        run.say(names.SANDBOX_CREATING, provider="local")
 
-    with planned(api.injector, endless):
-        running = await api.start(session.id)
-        await until(lambda: running.id in api.injector.runs, "the run starts")
+    running, _ = await api.start_run(session.id, endless)
     waiting = await api.start(session.id, queue=True)
     changed = await patch(api, session, egress="open")
     assert (changed.egress, changed.egress_hosts) == ("open", ["a.example"])
     assert (await api.turn(running)).egress == "allow"
-    api.injector.runs[running.id].say("turn.completed")
+    api.injector.runs[running.id].say(names.TURN_COMPLETED)
     ended = await api.ended(waiting)
     assert ended.egress == "open"
     assert api.injector.runs[waiting.id].request.egress == "open"

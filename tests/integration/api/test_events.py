@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from contracts.bodies import Turn
+from tests.support import names
 from tests.support.api.fault_injector import FaultyRun, numbered, planned
 from tests.support.api.serving import Api, assert_error
 from tests.support.services import until
@@ -40,10 +41,7 @@ async def take(lines: AsyncIterator[str], count: int) -> list[dict[str, Any]]:
 
 
 async def open_turn(api: Api, sid: UUID) -> tuple[Turn, FaultyRun]:
-    with planned(api.injector, lambda run: None):
-        turn = await api.start(sid)
-        await until(lambda: turn.id in api.injector.runs, "the run starts")
-    return turn, api.injector.runs[turn.id]
+    return await api.start_run(sid, lambda run: None)
 
 
 async def test_a_transcript_is_read_from_any_offset(api: Api) -> None:
@@ -62,7 +60,7 @@ async def test_a_transcript_longer_than_a_page_comes_whole(api: Api) -> None:
 
     def plan(run: FaultyRun) -> None:
         words = [("message", {"role": "assistant", "text": str(n)}) for n in range(1_200)]
-        run.journal.extend(numbered(*words, ("turn.completed", {})))
+        run.journal.extend(numbered(*words, (names.TURN_COMPLETED, {})))
 
     with planned(api.injector, plan):
         await api.ended(await api.start(session.id))
@@ -77,15 +75,18 @@ async def test_followers_get_events_as_they_are_stored(api: Api) -> None:
     async with following(api, session.id) as first, following(api, session.id) as second:
         _, run = await open_turn(api, session.id)
         for lines in (first, second):
-            assert [event["type"] for event in await take(lines, 2)] == ["turn.started", "message"]
+            assert [event["type"] for event in await take(lines, 2)] == [
+                names.TURN_STARTED,
+                "message",
+            ]
         started = asyncio.get_running_loop().time()
         run.say("thought", text="hm")
         for lines in (first, second):
             assert (await take(lines, 1))[0]["text"] == "hm"
         # far under the 15 s after which a follower looks by itself
         assert asyncio.get_running_loop().time() - started < 5
-        run.say("turn.completed")
-        assert (await take(first, 1))[0]["type"] == "turn.completed"
+        run.say(names.TURN_COMPLETED)
+        assert (await take(first, 1))[0]["type"] == names.TURN_COMPLETED
 
 
 async def test_a_follower_that_hangs_up_ends_nothing_but_itself(api: Api) -> None:
@@ -96,7 +97,7 @@ async def test_a_follower_that_hangs_up_ends_nothing_but_itself(api: Api) -> Non
     run.say("message", role="assistant", text="still here")
     async with following(api, session.id, after=2) as lines:
         assert (await take(lines, 1))[0]["text"] == "still here"
-    run.say("turn.completed")
+    run.say(names.TURN_COMPLETED)
     assert (await api.ended(turn)).state == "completed"
 
 
@@ -169,5 +170,8 @@ async def test_hundred_followers_leave_no_subscription_behind(api: Api) -> None:
         async with asyncio.TaskGroup() as group:
             for _ in range(100):
                 group.create_task(visit())
-    waiting = api.listener._waiting
-    await until(lambda: session.id not in waiting, "the subscriptions end with their clients")
+    await until(
+        lambda: not api.listener.has_subscribers(session.id),
+        "the subscriptions end with their clients",
+        30,
+    )

@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-import asyncpg
 import pytest
 from uuid_utils.compat import uuid7
 
-from api.backup.errors import BackupError
+from api.backup.errors import BackupRunning
 from api.backup.holder import Holder
 from api.db.leases import Holder as LeaseHolder
 from api.db.pool import open_database
 from api.grants import begin_next
+from tests.support import names
+from tests.support.api import rows
 from tests.support.api.backing import Stack
-from tests.support.api.fault_injector import planned
 from tests.support.api.serving import Api, assert_error
-from tests.support.services import until
 
 
 async def test_a_turn_waits_while_its_session_is_held(busy: tuple[Api, Stack]) -> None:
@@ -39,24 +38,19 @@ async def test_a_turn_waits_while_its_session_is_held(busy: tuple[Api, Stack]) -
 async def _looks(api: Api) -> bool:
     """Another session's queued turn was started meanwhile: the sweep came by."""
     other = (await api.new_session()).id
-    with planned(api.injector, lambda run: run.say("sandbox.creating", provider="local")):
-        first = await api.start(other)
-        await until(lambda: first.id in api.injector.runs, "the run starts")
+    first, _ = await api.start_run(
+        other, lambda run: run.say(names.SANDBOX_CREATING, provider="local")
+    )
     second = await api.start(other, queue=True)
-    api.injector.runs[first.id].say("turn.completed", stop_reason="end_turn")
+    api.injector.runs[first.id].say(names.TURN_COMPLETED, stop_reason="end_turn")
     return (await api.ended(second)).state == "completed"
 
 
 async def test_a_hold_of_a_dead_backup_ends_by_itself(busy: tuple[Api, Stack]) -> None:
     api, stack = busy
     sid = (await api.new_session()).id
-    conn = await asyncpg.connect(stack.settings.database_url.get_secret_value())
-    try:
-        await conn.execute(
-            "INSERT INTO holds VALUES ($1, $2, now() + interval '1 second')", sid, uuid7()
-        )
-    finally:
-        await conn.close()
+    async with rows.connect(stack.settings) as conn:
+        await rows.hold_session(conn, sid, timedelta(seconds=1))
     turn = await api.start(sid)
     assert (await api.ended(turn)).state == "completed"
 
@@ -67,7 +61,7 @@ async def test_two_backups_do_not_hold_the_same_session(busy: tuple[Api, Stack])
     url = stack.settings.database_url.get_secret_value()
     async with Holder.open(url) as one, Holder.open(url) as other:
         await one.hold(sid)
-        with pytest.raises(BackupError, match="Another backup"):
+        with pytest.raises(BackupRunning, match="Another backup copies"):
             await other.hold(sid)
         await one.release(sid)
         assert await other.hold(sid) is not None

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from contracts.bodies import MAX_PROMPT_CHARS
+from tests.support import names
 from tests.support.api.fault_injector import FaultyRun, planned
 from tests.support.api.serving import NOBODY, Api, assert_error
 from tests.support.services import until
@@ -50,7 +51,7 @@ async def invoked(api: Api, body: dict[str, Any]) -> AsyncIterator[tuple[UUID, U
 
 
 def endless(run: FaultyRun) -> None:
-    run.say("sandbox.creating", provider="local")
+    run.say(names.SANDBOX_CREATING, provider="local")
 
 
 async def test_sending_makes_a_session_and_streams_its_turn(api: Api) -> None:
@@ -58,7 +59,7 @@ async def test_sending_makes_a_session_and_streams_its_turn(api: Api) -> None:
     answer = await api.http.post("/invoke", json=body)
     events = events_of(answer)
     assert [event["seq"] for event in events] == list(range(1, 9))
-    assert events[-1]["type"] == "turn.completed"
+    assert events[-1]["type"] == names.TURN_COMPLETED
     session = (await api.http.get(f"/sessions/{answer.headers['x-session-id']}")).json()
     assert (session["title"], session["harness"]) == ("write hello to a.txt", "pi")
     assert {event["turn_id"] for event in events} == {answer.headers["x-turn-id"]}
@@ -96,10 +97,11 @@ async def test_the_prompt_is_the_last_message_of_the_user(
 async def test_the_first_bytes_come_before_the_turn_has_ended(api: Api) -> None:
     with planned(api.injector, endless):
         async with invoked(api, request("go")) as (sid, tid, events), asyncio.timeout(10):
-            assert (await anext(events))["type"] == "turn.started"
+            assert (await anext(events))["type"] == names.TURN_STARTED
+            await until(lambda: tid in api.injector.runs, "the run starts")
             await api.http.post(f"/sessions/{sid}/turns/{tid}/cancel")
             rest = [event["type"] async for event in events]
-    assert rest[-1] == "turn.cancelled"
+    assert rest[-1] == names.TURN_CANCELLED
 
 
 async def test_hanging_up_detaches_and_attaching_gets_the_whole_turn(api: Api) -> None:
@@ -112,10 +114,10 @@ async def test_hanging_up_detaches_and_attaching_gets_the_whole_turn(api: Api) -
     async with invoked(api, request(None, sid, force=True)) as (_, attached, events):
         assert attached == tid
         async with asyncio.timeout(10):
-            assert (await anext(events))["type"] == "turn.started"
-            run.say("turn.completed")
+            assert (await anext(events))["type"] == names.TURN_STARTED
+            run.say(names.TURN_COMPLETED)
             types = [event["type"] async for event in events]
-    assert types == ["message", "sandbox.creating", "turn.completed"]
+    assert types == ["message", names.SANDBOX_CREATING, names.TURN_COMPLETED]
 
 
 async def test_sending_while_a_turn_runs_is_refused_and_steering_is_not(api: Api) -> None:
@@ -123,24 +125,28 @@ async def test_sending_while_a_turn_runs_is_refused_and_steering_is_not(api: Api
         async with invoked(api, request("first")) as (sid, tid, _events):
             refused = await api.http.post("/invoke", json=request("second", sid))
             assert assert_error(refused, 409, "turn_running")["turn_id"] == str(tid)
+            await until(lambda: tid in api.injector.runs, "the run starts")
     steered = await api.http.post("/invoke", json=request("instead", sid, force=True))
     assert steered.headers["x-turn-id"] != str(tid)
-    assert events_of(steered)[-1]["type"] == "turn.completed"
+    assert events_of(steered)[-1]["type"] == names.TURN_COMPLETED
     types = [event["type"] for event in await api.events(sid)]
-    assert types[:4] == ["turn.started", "message", "sandbox.creating", "turn.cancelled"]
+    assert types[:4] == [
+        names.TURN_STARTED,
+        "message",
+        names.SANDBOX_CREATING,
+        names.TURN_CANCELLED,
+    ]
     assert types[4:] == [event["type"] for event in events_of(steered)]
     idle = await api.http.post("/invoke", json=request("again", sid, force=True))
-    assert events_of(idle)[-1]["type"] == "turn.completed"
+    assert events_of(idle)[-1]["type"] == names.TURN_COMPLETED
 
 
 async def test_cancelling_streams_what_is_left_of_the_turn(api: Api) -> None:
     session = await api.new_session()
-    with planned(api.injector, endless):
-        turn = await api.start(session.id)
-    await until(lambda: turn.id in api.injector.runs, "the run starts")
+    turn, _ = await api.start_run(session.id, endless)
     answer = await api.http.post("/invoke", json=request(None, session.id))
     assert answer.headers["x-turn-id"] == str(turn.id)
-    assert events_of(answer)[-1]["type"] == "turn.cancelled"
+    assert events_of(answer)[-1]["type"] == names.TURN_CANCELLED
     for force in (False, True):
         nothing = await api.http.post("/invoke", json=request(None, session.id, force=force))
         assert_error(nothing, 409, "no_turn_running")

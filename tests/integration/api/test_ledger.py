@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 from uuid_utils.compat import uuid7
 
-from api.db import sandboxes
 from api.db.pool import Database, open_database
 from api.ledger import LOCK, Ledger
 from api.sidecar import open_sidecar
-from contracts.bodies import LeakList, SandboxBody, Session, Turn
+from contracts.bodies import Leak, LeakList, SandboxBody, Session, Turn
 from contracts.errors import SandboxError, TurnRunning
+from tests.support import names
+from tests.support.api import rows
 from tests.support.api.fault_injector import FaultyRun, numbered, planned, short_run
 from tests.support.api.serving import Api, assert_error
 from tests.support.services import until
@@ -44,29 +48,32 @@ async def reconcile(api: Api) -> None:
 
 async def entries(api: Api, session_id: UUID) -> list[tuple[str, str | None, str | None]]:
     async with ledger_of(api) as (_, database), database.connection() as conn:
-        rows = await conn.fetch(
-            "SELECT state, provider_id, proof #>> '{}' AS proof FROM sandboxes"
-            " WHERE session_id = $1 ORDER BY created_at",
-            session_id,
-        )
-    return [tuple(row) for row in rows]
+        return await rows.list_sandboxes(conn, session_id)
+
+
+async def list_leaks(api: Api) -> list[Leak]:
+    answer = await api.http.get("/leaks")
+    assert answer.status_code == 200, answer.text
+    return LeakList.model_validate_json(answer.content).leaks
 
 
 async def leaks(api: Api) -> list[tuple[str | None, UUID | None, str]]:
-    answer = await api.http.get("/leaks")
-    assert answer.status_code == 200, answer.text
-    found = LeakList.model_validate_json(answer.content).leaks
-    return [(leak.sandbox_id, leak.session_id, leak.reason) for leak in found]
+    return [(leak.sandbox_id, leak.session_id, leak.code) for leak in await list_leaks(api)]
+
+
+async def read_reasons(api: Api) -> set[str]:
+    """In words, each once."""
+    return {leak.reason for leak in await list_leaks(api)}
 
 
 async def with_box(api: Api, name: str) -> tuple[Session, Turn]:
     """A session that has had a turn, and whose box is warm."""
     session = await api.new_session()
-    ready = ("sandbox.ready", {"provider": "local", "sandbox_id": name, "took": 0.1})
+    ready = (names.SANDBOX_READY, {"provider": "local", "sandbox_id": name, "took": 0.1})
 
     def plan(run: FaultyRun) -> None:
         api.injector.boxes[session.id] = name
-        run.journal.extend(numbered(ready, ("turn.completed", {})))
+        run.journal.extend(numbered(ready, (names.TURN_COMPLETED, {})))
 
     with planned(api.injector, plan):
         turn = await api.ended(await api.start(session.id))
@@ -98,7 +105,7 @@ async def test_a_box_that_is_not_listed_any_more_is_gone_with_proof(api: Api) ->
 
 async def test_an_intent_that_led_to_nothing_is_closed_with_proof(api: Api) -> None:
     session = await api.new_session()
-    with planned(api.injector, lambda run: run.say("turn.cancelled")):
+    with planned(api.injector, lambda run: run.say(names.TURN_CANCELLED)):
         await api.ended(await api.start(session.id))
     assert await entries(api, session.id) == [("intent", None, None)]
     assert await leaks(api) == []
@@ -112,7 +119,7 @@ async def test_an_intent_that_led_to_nothing_is_closed_with_proof(api: Api) -> N
 
 async def test_an_intent_whose_box_was_not_told_gets_it(api: Api) -> None:
     session = await api.new_session()
-    with planned(api.injector, lambda run: run.say("turn.cancelled")):
+    with planned(api.injector, lambda run: run.say(names.TURN_CANCELLED)):
         await api.ended(await api.start(session.id))
     api.injector.boxes[session.id] = "untold"
     await reconcile(api)
@@ -125,11 +132,9 @@ async def test_what_a_running_turn_does_is_left_alone(api: Api) -> None:
     api.injector.boxes.clear()
 
     def plan(run: FaultyRun) -> None:
-        run.say("sandbox.creating", provider="local")
+        run.say(names.SANDBOX_CREATING, provider="local")
 
-    with planned(api.injector, plan):
-        turn = await api.start(session.id)
-        await until(lambda: turn.id in api.injector.runs, "the run starts")
+    turn, _ = await api.start_run(session.id, plan)
     api.injector.boxes[session.id] = "not yet told"
     await reconcile(api)
     assert await leaks(api) == []
@@ -143,7 +148,7 @@ async def test_a_box_of_a_deleted_session_is_a_leak_and_is_ended(api: Api) -> No
     session, _ = await with_box(api, "left")
     assert (await api.http.delete(f"/sessions/{session.id}")).status_code == 200
     api.injector.boxes[session.id] = "left"
-    assert await leaks(api) == [("left", session.id, "no entry of the ledger knows it")]
+    assert await leaks(api) == [("left", session.id, "unknown")]
     await reconcile(api)
     assert api.injector.destroyed == ["left"]
     assert await leaks(api) == []
@@ -170,11 +175,14 @@ async def test_two_living_boxes_of_a_session_are_told_and_the_unknown_one_is_end
     session, _ = await with_box(api, "right")
     api.injector.strays = [stray(session.id, "rival")]
     found = await leaks(api)
-    reason = "its session has 2 living sandboxes"
     assert {(box, why) for box, _, why in found} == {
-        ("right", reason),
-        ("rival", reason),
-        ("rival", "no entry of the ledger knows it"),
+        ("right", "rival"),
+        ("rival", "rival"),
+        ("rival", "unknown"),
+    }
+    assert await read_reasons(api) == {
+        "its session has 2 living sandboxes",
+        "no entry of the ledger knows it",
     }
     await reconcile(api)
     assert api.injector.destroyed == ["rival"]
@@ -193,19 +201,14 @@ async def test_an_entry_whose_provider_cannot_be_asked_is_told_after_a_while(api
     api.injector.boxes.clear()
     async with ledger_of(api) as (ledger, database):
         async with database.connection() as conn:
-            await conn.execute(
-                "UPDATE sandboxes SET provider = 'e2b' WHERE session_id = $1", session.id
-            )
+            await rows.move_sandboxes(conn, session.id, "e2b")
         await ledger.reconcile()
         assert await entries(api, session.id) == [("live", "far", None)]
         assert await leaks(api) == []
         async with database.connection() as conn:
-            await conn.execute(
-                "UPDATE sandboxes SET created_at = now() - interval '2 min' WHERE session_id = $1",
-                session.id,
-            )
-    reason = "its death is not proven: e2b cannot be asked"
-    assert await leaks(api) == [("far", session.id, reason)]
+            await rows.age_sandboxes(conn, session.id, timedelta(minutes=2))
+    assert await leaks(api) == [("far", session.id, "unproven")]
+    assert await read_reasons(api) == {"its death is not proven: e2b cannot be asked"}
     await reconcile(api)
     assert [row[0] for row in await entries(api, session.id)] == ["live"]
     await api.http.delete(f"/sessions/{session.id}")
@@ -237,16 +240,26 @@ def fail() -> Any:
 async def test_a_pass_while_a_turn_comes_and_goes_closes_nothing_of_it(api: Api) -> None:
     """The entry is read, then a whole turn makes a box, then the old listing is looked at."""
     session = await api.new_session()
-    with planned(api.injector, lambda run: run.say("turn.cancelled")):
+    with planned(api.injector, lambda run: run.say(names.TURN_CANCELLED)):
         await api.ended(await api.start(session.id))
-    async with ledger_of(api) as (ledger, database):
-        async with database.connection() as conn:
-            (entry,) = [
-                each for each in await sandboxes.unproven(conn) if each.session_id == session.id
-            ]
-        listed = await ledger._listed()
+    assert await entries(api, session.id) == [("intent", None, None)]
+    listed, ran = threading.Event(), threading.Event()
+
+    async def wait_for_turn() -> None:
+        """In the injector's thread, with a listing that is not answered yet."""
+        api.injector.after_listing = lambda: None
+        listed.set()
+        async with asyncio.timeout(60):
+            while not ran.is_set():
+                await asyncio.sleep(0.01)
+
+    api.injector.after_listing = wait_for_turn
+    async with asyncio.TaskGroup() as group:
+        passing = group.create_task(reconcile(api))
+        await until(listed.is_set, "the boxes are listed")
         api.injector.boxes[session.id] = "box-1"
         with planned(api.injector, lambda run: run.journal.extend(short_run())):
             await api.ended(await api.start(session.id))
-        await ledger._bring_in_line(entry, listed)
+        ran.set()
+        await passing
     assert await entries(api, session.id) == [("live", "box-1", None)]

@@ -7,13 +7,13 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import asyncpg
 import httpx
 import pytest
 from pydantic import SecretStr
 
 from api.auth import Caller, cookie_name
 from api.owner import OwnerToken
+from tests.support.api import rows
 from tests.support.api.database import NewDatabase
 from tests.support.api.fault_injector import FaultInjector
 from tests.support.api.serving import (
@@ -129,14 +129,9 @@ async def test_only_hashes_are_stored_and_the_list_does_not_tell_a_token(api: Ap
     async with client_of(api, None) as browser:
         await login(browser, token)
         (cookie,) = browser.cookies.values()
-    conn = await asyncpg.connect(api.settings.database_url.get_secret_value())
-    try:
-        rows = await conn.fetch(
-            "SELECT t::text FROM tokens t UNION ALL SELECT a::text FROM audit a"
-        )
-    finally:
-        await conn.close()
-    stored = "\n".join(row[0] for row in rows)
+    async with rows.connect(api.settings) as conn:
+        found = [*await rows.dump_rows(conn, "tokens"), *await rows.dump_rows(conn, "audit")]
+    stored = "\n".join(found)
     assert "hidden" in stored
     listed = await api.http.get("/tokens")
     for secret in (token, cookie, token.encode().hex(), cookie.encode().hex()):

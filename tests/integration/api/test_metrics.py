@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,11 +12,11 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from uuid_utils.compat import uuid7
 
-from api import scrape
 from contracts.bodies import SandboxBody
+from tests.support import names
 from tests.support.api.database import NewDatabase
 from tests.support.api.fault_injector import FaultInjector, FaultyRun, numbered, planned, short_run
-from tests.support.api.serving import Api, make_settings, serve_api, served
+from tests.support.api.serving import QUICK, Api, make_settings, serve_api, served
 from tests.support.services import SeaweedFS, until
 
 
@@ -36,9 +37,8 @@ def value(found: dict[str, Metric], family: str, sample: str = "", **labels: str
     return None
 
 
-@pytest.fixture(autouse=True)
-def asked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrape, "BOXES_SECONDS", -1.0)
+# The providers are asked at each scrape.
+ASKING = replace(QUICK, boxes_seconds=-1.0)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ async def fresh(new_database: NewDatabase, store_service: SeaweedFS) -> AsyncIte
     injector = FaultInjector()
     async with served(injector.app()) as sidecar_url:
         settings = make_settings(await new_database(), store_service, sidecar_url)
-        async with serve_api(settings, injector) as running:
+        async with serve_api(settings, injector, ASKING) as running:
             yield running
 
 
@@ -100,8 +100,8 @@ async def test_events_that_come_twice_are_counted_once(fresh: Api) -> None:
 async def test_a_harness_cannot_make_a_counter_fall(fresh: Api) -> None:
     session = await fresh.new_session()
     usage = ("usage", {"input_tokens": -5, "output_tokens": 3})
-    failed = ("receipt.failed", {"engine": "made up", "reason": "x"})
-    end = ("turn.completed", {"stop_reason": "end_turn"})
+    failed = (names.RECEIPT_FAILED, {"engine": "made up", "reason": "x"})
+    end = (names.TURN_COMPLETED, {"stop_reason": "end_turn"})
     with planned(fresh.injector, lambda run: run.journal.extend(numbered(usage, failed, end))):
         assert (await fresh.ended(await fresh.start(session.id))).state == "completed"
     found = await scraped(fresh)
@@ -180,14 +180,13 @@ async def test_no_caller_can_make_the_labels_grow(fresh: Api) -> None:
     assert count == 3
 
 
-async def test_providers_are_not_asked_at_every_scrape(
-    fresh: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scrape, "BOXES_SECONDS", 3600.0)
-    await scraped(fresh)
-    asked = fresh.injector.listings
-    await scraped(fresh)
-    assert fresh.injector.listings == asked > 0
+async def test_providers_are_not_asked_at_every_scrape(fresh: Api) -> None:
+    seldom = replace(QUICK, boxes_seconds=3600.0)
+    async with serve_api(fresh.settings, fresh.injector, seldom) as api:
+        await scraped(api)
+        asked = api.injector.listings
+        await scraped(api)
+    assert api.injector.listings == asked > 0
 
 
 async def test_two_apps_in_one_process_count_apart(fresh: Api) -> None:

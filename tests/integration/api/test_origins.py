@@ -8,6 +8,7 @@ from starlette.datastructures import Headers
 
 from api.allowed import same_origin
 from api.hosts import Hosts
+from api.settings import Settings
 from tests.support.api.database import NewDatabase
 from tests.support.api.fault_injector import FaultInjector
 from tests.support.api.serving import (
@@ -19,6 +20,7 @@ from tests.support.api.serving import (
     serve_api,
     served,
 )
+from tests.support.names import env_name
 from tests.support.services import SeaweedFS
 
 OURS = ("localhost", "localhost:8000", "LOCALHOST:1", "127.0.0.1", "127.0.0.1:9000", "127.8.8.8")
@@ -48,17 +50,17 @@ def test_loopback_and_what_was_set_are_ours_and_nothing_else() -> None:
     hosts = Hosts(nobody, "192.0.2.7", "box.example, Other.example:8443,[2001:db8::1]")
     more = ("192.0.2.7:8000", "box.example", "BOX.example:1", "other.example:8443")
     for name in (*OURS, "[::1]:8000", "[2001:db8::1]:443", *more):
-        assert hosts._is_ours(name), name
+        assert hosts.allows(name), name
     for name in (*FOREIGN, "other.example", "other.example:80", "192.0.2.8", "[2001:db8::2]"):
-        assert not hosts._is_ours(name), name
+        assert not hosts.allows(name), name
 
 
 def test_an_api_that_listens_everywhere_answers_to_loopback_alone_until_told_more() -> None:
     for bound in ("0.0.0.0", "::"):
         hosts = Hosts(nobody, bound, "")
-        assert hosts._is_ours("127.0.0.1:8000")
-        assert not hosts._is_ours("0.0.0.0:8000")
-        assert not hosts._is_ours("box.example")
+        assert hosts.allows("127.0.0.1:8000")
+        assert not hosts.allows("0.0.0.0:8000")
+        assert not hosts.allows("box.example")
 
 
 async def test_a_foreign_name_is_refused_before_the_token_is_looked_at(api: Api) -> None:
@@ -68,7 +70,7 @@ async def test_a_foreign_name_is_refused_before_the_token_is_looked_at(api: Api)
         for path in ("/healthz", "/", "/sessions"):
             answer = await api.http.get(path, headers={"Host": host})
             error = assert_error(answer, 421, "host_not_allowed")
-            assert "HOLDFAST_ALLOWED_HOSTS" in error["hint"]
+            assert env_name(Settings, "allowed_hosts") in error["hint"]
         link = await api.http.get("/", params={"token": TOKEN}, headers={"Host": host})
         assert link.status_code == 421
         assert "set-cookie" not in link.headers

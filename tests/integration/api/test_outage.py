@@ -14,11 +14,11 @@ from client import Holdfast
 from contracts.events import TURN_END_TYPES
 from tests.integration.api.test_process import Process, environment, started
 from tests.support.api.fault_injector import FaultInjector, FaultyRun, short_run
-from tests.support.api.serving import TOKEN, assert_error, served
+from tests.support.api.serving import TOKEN, assert_error, bind_port, served
 from tests.support.services import SeaweedFS, free_port, postgres, short_directory, until
 
-# How long the part stays away: longer than every first pause of whoever tries again.
-AWAY_SECONDS = 3.0
+# How often the api finds the part away before it comes back: the first pauses are over then.
+TRIES = 5
 WORDS = [str(number) for number in range(20)]
 
 
@@ -47,21 +47,24 @@ async def follower(process: Process, sid: str) -> AsyncIterator[asyncio.Task[lis
         yield task
 
 
+def count_lines(log: Path, text: str) -> int:
+    return log.read_text().count(text)
+
+
 async def refused(process: Process, sid: str) -> None:
     """While it is away, requests are told so; none of them is a 500."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + AWAY_SECONDS
-    while loop.time() < deadline:
-        answers = [
-            await process.http.get(f"/sessions/{sid}"),
-            await process.http.post(f"/sessions/{sid}/turns", json={"prompt": "x"}),
-            await process.http.get("/leaks"),
-        ]
-        for answer in answers:
-            error = assert_error(answer, 503, "database_unavailable")
-            assert error["hint"]
-            assert error["retryable"] is True
-        await asyncio.sleep(0.1)
+    async with asyncio.timeout(60):
+        while count_lines(process.log, "not listening") < TRIES:
+            answers = [
+                await process.http.get(f"/sessions/{sid}"),
+                await process.http.post(f"/sessions/{sid}/turns", json={"prompt": "x"}),
+                await process.http.get("/leaks"),
+            ]
+            for answer in answers:
+                error = assert_error(answer, 503, "database_unavailable")
+                assert error["hint"]
+                assert error["retryable"] is True
+            await asyncio.sleep(0.1)
 
 
 async def finish(process: Process, run: FaultyRun, sid: str) -> list[str]:
@@ -118,9 +121,11 @@ async def test_a_database_that_is_stopped_and_started_again_is_waited_for(
 async def test_a_sidecar_that_is_away_is_waited_for(
     store_service: SeaweedFS, tmp_path: Path
 ) -> None:
-    injector, port = FaultInjector(), free_port()
+    injector = FaultInjector()
     injector.plan = talking
-    with short_directory() as directory:
+    # bound all the time, so that the port is still the sidecar's when it comes back
+    with bind_port() as kept, short_directory() as directory:
+        port = kept.getsockname()[1]
         async with postgres(directory) as server, AsyncExitStack() as stack:
             await stack.enter_async_context(served(injector.app(), port=port))
             url = f"http://127.0.0.1:{port}"
@@ -135,7 +140,11 @@ async def test_a_sidecar_that_is_away_is_waited_for(
                 for word in WORDS:
                     run.say("message", role="assistant", text=word)
                 assert_error(await process.http.get("/leaks"), 503, "sidecar_unavailable")
-                await asyncio.sleep(AWAY_SECONDS)  # what is tested, and waited for by nobody
+                await until(
+                    lambda: count_lines(process.log, "the stream broke") >= TRIES,
+                    "the api tries to follow again",
+                    60,
+                )
                 shown = await process.http.get(f"/sessions/{sid}")
                 assert shown.json()["running_turn"] == str(run.request.turn_id)
                 async with served(injector.app(), port=port):

@@ -28,6 +28,7 @@ from contracts.events import (
     TurnFailed,
 )
 from tests.integration.api.test_transcript import HOLDER, new_session
+from tests.support.api import rows
 from tests.support.api.fault_injector import planned, short_run
 from tests.support.api.serving import Api
 
@@ -168,9 +169,9 @@ async def test_a_turn_of_100_000_events_costs_what_its_newest_do(database: Datab
     await ran(database, session_id, "go", *words, said("done"), TurnCompleted(), batch=10_000)
     turn = await next_turn(database, session_id)
     async with database.connection() as conn:
-        await conn.execute("ANALYZE")
-        plan = await conn.fetch(
-            "EXPLAIN (ANALYZE, FORMAT TEXT) " + past.LAST,
+        text = await rows.explain(
+            conn,
+            past.LAST,
             session_id,
             turn.epoch,
             100,
@@ -180,7 +181,6 @@ async def test_a_turn_of_100_000_events_costs_what_its_newest_do(database: Datab
             past.MESSAGE_BYTES,
             past.TURN_BYTES,
         )
-    text = "\n".join(row[0] for row in plan)
     scans = [line for line in text.splitlines() if " on events" in line]
     assert len(scans) == 1, text
     assert "Index Scan Backward" in scans[0], text

@@ -11,6 +11,7 @@ import pytest
 
 from contracts.bodies import Permission, PermissionList, Session, Turn
 from contracts.errors import NotAskedYet
+from tests.support import names
 from tests.support.api.database import NewDatabase
 from tests.support.api.fault_injector import FaultInjector, FaultyRun
 from tests.support.api.serving import TOKEN, Api, assert_error, make_settings, serve_api, served
@@ -42,7 +43,7 @@ class Asking:
         return self.api.injector.runs[self.turn.id]
 
     async def ask(self, permission_id: str = "p-1", **changes: Any) -> Permission:
-        self.run.say("permission.asked", permission_id=permission_id, **{**ASKED, **changes})
+        self.run.say(names.PERMISSION_ASKED, permission_id=permission_id, **{**ASKED, **changes})
         async with asyncio.timeout(10):
             while True:
                 found = [p for p in await self.list() if p.permission_id == permission_id]
@@ -67,7 +68,7 @@ class Asking:
         return Session.model_validate_json(answer.content).state
 
     async def end(self) -> None:
-        self.run.say("turn.completed")
+        self.run.say(names.TURN_COMPLETED)
         await self.api.ended(self.turn)
 
 
@@ -86,7 +87,7 @@ async def test_what_is_asked_is_a_row_with_all_that_the_event_says(api: Api) -> 
     assert (asked.title, asked.kind, asked.input) == ("Write a.txt", "edit", {"path": "a.txt"})
     assert [option.model_dump() for option in asked.options] == OPTIONS
     assert asked.expires_at is not None
-    [event] = [e for e in await api.events(turn.session.id) if e["type"] == "permission.asked"]
+    [event] = [e for e in await api.events(turn.session.id) if e["type"] == names.PERMISSION_ASKED]
     assert event["seq"] == asked.seq
     assert await turn.state() == "waiting"
     waiting = await api.http.get("/sessions", params={"state": "waiting"})
@@ -109,7 +110,9 @@ async def test_an_answer_is_accepted_once_and_tells_who_was_first(api: Api) -> N
     await turn.delivered()
     assert [(pid, a.option_id, a.by) for pid, a in turn.run.answers] == [("p-1", chosen, "token")]
     await turn.end()
-    [event] = [e for e in await api.events(turn.session.id) if e["type"] == "permission.answered"]
+    [event] = [
+        e for e in await api.events(turn.session.id) if e["type"] == names.PERMISSION_ANSWERED
+    ]
     assert (event["option_id"], event["by"]) == (chosen, "token")
 
 
@@ -167,7 +170,7 @@ async def test_auto_is_on_record_and_never_a_wait(api: Api) -> None:
     turn = await asking(api, permissions="auto")
     await turn.ask()
     assert await turn.state() == "running"
-    turn.run.say("permission.answered", permission_id="p-1", option_id="yes", by="auto")
+    turn.run.say(names.PERMISSION_ANSWERED, permission_id="p-1", option_id="yes", by="auto")
     async with asyncio.timeout(10):
         while (await turn.list())[0].state != "answered":
             await asyncio.sleep(0.01)
@@ -181,8 +184,8 @@ async def test_what_the_run_says_wins_over_an_answer_that_came_too_late(api: Api
     turn.run.answer_errors += [NotAskedYet("away")] * 1000
     await turn.ask()
     assert (await turn.answer("p-1", "yes")).status_code == 200
-    turn.run.say("permission.answered", permission_id="p-1", by="cancel")
-    turn.run.say("turn.cancelled")
+    turn.run.say(names.PERMISSION_ANSWERED, permission_id="p-1", by="cancel")
+    turn.run.say(names.TURN_CANCELLED)
     await api.ended(turn.turn)
     [told] = await turn.list()
     assert (told.state, told.answered_by, told.option_id) == ("answered", "cancel", None)
@@ -250,5 +253,5 @@ async def test_what_nobody_answers_in_time_is_rejected_and_says_so(
         assert error["answered_by"] == "timeout"
         await turn.end()
         events = await api.events(turn.session.id)
-        reasons = [e["reason"] for e in events if e["type"] == "permission.answered"]
+        reasons = [e["reason"] for e in events if e["type"] == names.PERMISSION_ANSWERED]
         assert reasons == ["nobody answered within 0.3 s"] * 2

@@ -14,14 +14,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import asyncpg
 import httpx
 import pytest
 
 from api.db.migrate import load
+from api.settings import Settings
+from tests.support import names
+from tests.support.api import rows
 from tests.support.api.database import NewDatabase
 from tests.support.api.fault_injector import SECRET, FaultInjector, FaultyRun, short_run
 from tests.support.api.serving import TOKEN, served
+from tests.support.names import env_name
 from tests.support.services import SeaweedFS, free_port, until
 
 
@@ -38,14 +41,14 @@ class Process:
 def environment(database_url: str, store: SeaweedFS, sidecar_url: str, port: int) -> dict[str, str]:
     return {
         "PATH": os.environ["PATH"],
-        "HOLDFAST_API_PORT": str(port),
-        "HOLDFAST_API_TOKEN": TOKEN,
-        "HOLDFAST_DATABASE_URL": database_url,
-        "HOLDFAST_SIDECAR_URL": sidecar_url,
-        "HOLDFAST_SIDECAR_SECRET": SECRET,
-        "HOLDFAST_S3_ENDPOINT": store.endpoint,
-        "HOLDFAST_S3_ACCESS_KEY": store.access_key,
-        "HOLDFAST_S3_SECRET_KEY": store.secret_key,
+        env_name(Settings, "api_port"): str(port),
+        env_name(Settings, "api_token"): TOKEN,
+        env_name(Settings, "database_url"): database_url,
+        env_name(Settings, "sidecar_url"): sidecar_url,
+        env_name(Settings, "sidecar_secret"): SECRET,
+        env_name(Settings, "s3_endpoint"): store.endpoint,
+        env_name(Settings, "s3_access_key"): store.access_key,
+        env_name(Settings, "s3_secret_key"): store.secret_key,
         "HOLDFAST_LOG_LEVEL": "debug",
     }
 
@@ -60,7 +63,7 @@ def spawn(env: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
 @asynccontextmanager
 async def started(env: dict[str, str], log: Path) -> AsyncIterator[Process]:
     child = spawn(env, log)
-    url = f"http://127.0.0.1:{env['HOLDFAST_API_PORT']}"
+    url = f"http://127.0.0.1:{env[env_name(Settings, 'api_port')]}"
     try:
         async with httpx.AsyncClient(
             base_url=url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30, trust_env=False
@@ -135,10 +138,12 @@ async def test_a_turn_outlives_a_kill_of_the_api(
             text = (await process.http.get(f"/sessions/{sid}/events")).text
     events = [json.loads(line) for line in text.splitlines()]
     assert [event["seq"] for event in events] == list(range(1, 9))
-    assert [event["type"] for event in events][-1] == "turn.completed"
+    assert [event["type"] for event in events][-1] == names.TURN_COMPLETED
 
 
-@pytest.mark.parametrize("missing", ["HOLDFAST_API_TOKEN", "HOLDFAST_DATABASE_URL"])
+@pytest.mark.parametrize(
+    "missing", [env_name(Settings, "api_token"), env_name(Settings, "database_url")]
+)
 async def test_a_missing_setting_is_named(missing: str, store_service: SeaweedFS) -> None:
     env = environment("postgresql://nobody@/x", store_service, "http://127.0.0.1:1", free_port())
     del env[missing]
@@ -187,10 +192,9 @@ async def test_a_database_of_a_newer_version_is_refused_in_words(
     new_database: NewDatabase, store_service: SeaweedFS, tmp_path: Path
 ) -> None:
     url = await new_database()
-    conn = await asyncpg.connect(url)
     newer = len(load()) + 1
-    await conn.execute("INSERT INTO migrations VALUES ($1, 'x', 'y')", newer)
-    await conn.close()
+    async with rows.connect(url) as conn:
+        await rows.add_migration(conn, newer)
     env = environment(url, store_service, "http://127.0.0.1:1", free_port())
     done = await asyncio.to_thread(
         subprocess.run, [sys.executable, "-m", "api"], env=env, capture_output=True, timeout=60

@@ -9,6 +9,7 @@ import pytest
 from contracts.bodies import Session, Turn
 from contracts.errors import Conflict, SidecarUnavailable
 from contracts.events import dumps
+from tests.support import names
 from tests.support.api.database import NewDatabase
 from tests.support.api.fault_injector import (
     Fault,
@@ -22,7 +23,14 @@ from tests.support.api.fault_injector import (
 from tests.support.api.serving import Api, make_settings, serve_api, served
 from tests.support.services import SeaweedFS, free_port, until
 
-SHORT = ["sandbox.creating", "sandbox.ready", "message", "usage", "receipt", "turn.completed"]
+SHORT = [
+    names.SANDBOX_CREATING,
+    names.SANDBOX_READY,
+    "message",
+    "usage",
+    "receipt",
+    names.TURN_COMPLETED,
+]
 
 
 def cut_after(count: int) -> Fault:
@@ -65,7 +73,7 @@ async def run_with(api: Api, *faults: Fault, **more: Any) -> tuple[Turn, FaultyR
 async def types(api: Api, session: Session) -> list[str]:
     events = await api.events(session.id)
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
-    assert [event["type"] for event in events[:2]] == ["turn.started", "message"]
+    assert [event["type"] for event in events[:2]] == [names.TURN_STARTED, "message"]
     return [event["type"] for event in events[2:]]
 
 
@@ -107,7 +115,7 @@ async def test_a_stream_that_starts_over_doubles_nothing(api: Api) -> None:
 
 async def test_a_gap_that_stays_interrupts_the_turn(api: Api) -> None:
     turn, run, stored = await run_with(api, *[without(2), without(0), without(0), without(0)])
-    assert stored == ["sandbox.creating", "sandbox.ready", "turn.interrupted"]
+    assert stored == [names.SANDBOX_CREATING, names.SANDBOX_READY, names.TURN_INTERRUPTED]
     assert turn.error is not None
     assert turn.error["code"] == "stream_gap"
     await until(lambda: run.cancels == 1, "the run is asked to stop")
@@ -136,12 +144,12 @@ async def test_events_that_postgres_or_json_would_refuse_are_kept(api: Api) -> N
         run.journal.append(
             event_line(4, "message", role="user", text="x", at="0001-01-01T00:00+23:00")
         )
-        run.journal.append(event_line(5, "turn.completed"))
+        run.journal.append(event_line(5, names.TURN_COMPLETED))
 
     with planned(api.injector, plan):
         turn = await api.ended(await api.start(session.id))
     assert turn.state == "completed"
-    assert await types(api, session) == ["message", "raw", "raw", "message", "turn.completed"]
+    assert await types(api, session) == ["message", "raw", "raw", "message", names.TURN_COMPLETED]
     events = (await api.events(session.id))[2:]
     assert events[0]["text"] == text
     assert events[1]["data"] == ["NaN", "1e999"]
@@ -154,7 +162,7 @@ async def test_a_long_stream_is_stored_whole(api: Api) -> None:
 
     def plan(run: FaultyRun) -> None:
         words = [("message", {"role": "assistant", "text": str(n)}) for n in range(count)]
-        run.journal.extend(numbered(*words, ("turn.completed", {})))
+        run.journal.extend(numbered(*words, (names.TURN_COMPLETED, {})))
 
     with planned(api.injector, plan):
         turn = await api.ended(await api.start(session.id))
@@ -180,7 +188,7 @@ async def test_a_sidecar_that_refuses_fails_the_turn_at_once(api: Api) -> None:
     turn = await api.ended(await api.start(session.id))
     assert (turn.state, turn.error and turn.error["code"]) == ("failed", "conflict")
     assert api.injector.starts == starts + 1
-    assert await types(api, session) == ["turn.failed"]
+    assert await types(api, session) == [names.TURN_FAILED]
 
 
 async def test_a_sidecar_that_stays_away_fails_the_turn(
@@ -195,7 +203,7 @@ async def test_a_sidecar_that_stays_away_fails_the_turn(
             turn = await api.ended(await api.start(session.id))
             assert turn.error is not None
             assert (turn.state, turn.error["code"]) == ("failed", "sidecar_unavailable")
-            assert await types(api, session) == ["turn.failed"]
+            assert await types(api, session) == [names.TURN_FAILED]
             injector.start_errors = []
             again = await api.ended(await api.start(session.id))
             assert again.state == "completed"
@@ -211,14 +219,14 @@ async def test_a_cancel_before_the_start_ends_the_turn_without_a_run(api: Api) -
     api.injector.start_errors = []
     assert ended.state == "cancelled"
     assert turn.id not in api.injector.runs
-    assert await types(api, session) == ["turn.cancelled"]
+    assert await types(api, session) == [names.TURN_CANCELLED]
 
 
 async def test_a_run_that_the_sidecar_forgot_is_interrupted(api: Api) -> None:
     session = await api.new_session()
 
     def plan(run: FaultyRun) -> None:
-        run.say("sandbox.creating", provider="local")
+        run.say(names.SANDBOX_CREATING, provider="local")
 
         def forget(lines: list[bytes]) -> list[bytes | None]:
             del api.injector.runs[run.request.turn_id]
@@ -229,19 +237,19 @@ async def test_a_run_that_the_sidecar_forgot_is_interrupted(api: Api) -> None:
     with planned(api.injector, plan):
         turn = await api.ended(await api.start(session.id))
     assert (turn.state, turn.error and turn.error["code"]) == ("interrupted", "run_not_found")
-    assert await types(api, session) == ["sandbox.creating", "turn.interrupted"]
+    assert await types(api, session) == [names.SANDBOX_CREATING, names.TURN_INTERRUPTED]
 
 
 async def test_an_end_that_nobody_understands_is_still_an_end(api: Api) -> None:
     session = await api.new_session()
 
     def plan(run: FaultyRun) -> None:
-        run.journal.append(dumps({"n": 1, "event": {"type": "turn.failed"}}) + b"\n")
+        run.journal.append(dumps({"n": 1, "event": {"type": names.TURN_FAILED}}) + b"\n")
 
     with planned(api.injector, plan):
         turn = await api.ended(await api.start(session.id))
     assert (turn.state, turn.error and turn.error["code"]) == ("interrupted", "harness_exited")
-    assert await types(api, session) == ["raw", "turn.interrupted"]
+    assert await types(api, session) == ["raw", names.TURN_INTERRUPTED]
 
 
 async def test_a_failure_in_the_pump_ends_its_turn_and_not_the_service(
@@ -259,7 +267,7 @@ async def test_a_failure_in_the_pump_ends_its_turn_and_not_the_service(
     turn = await api.ended(await api.start(session.id))
     monkeypatch.undo()
     assert (turn.state, turn.error and turn.error["code"]) == ("interrupted", "internal")
-    assert await types(api, session) == ["turn.interrupted"]
+    assert await types(api, session) == [names.TURN_INTERRUPTED]
     assert (await api.ended(await api.start(other.id))).state == "completed"
 
 
@@ -302,7 +310,7 @@ async def test_a_cancel_outlives_the_api_that_took_it(
 
     def plan(run: FaultyRun) -> None:
         run.deaf = True
-        run.say("sandbox.creating", provider="local")
+        run.say(names.SANDBOX_CREATING, provider="local")
 
     injector.plan = plan
     async with served(injector.app()) as sidecar_url:

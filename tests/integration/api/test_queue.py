@@ -13,22 +13,22 @@ from api.turns import check_place
 from contracts.bodies import Session, Turn, TurnPage
 from contracts.errors import Conflict, SidecarUnavailable, TurnRunning
 from tests.integration.api.test_leases import two_apis
+from tests.support import names
 from tests.support.api.database import NewDatabase
-from tests.support.api.fault_injector import FaultInjector, FaultyRun, planned
-from tests.support.api.serving import Api, assert_error, make_settings, serve_api, served
-from tests.support.services import SeaweedFS, until
+from tests.support.api.fault_injector import FaultInjector, FaultyRun
+from tests.support.api.serving import QUICK, Api, assert_error, make_settings, serve_api, served
+from tests.support.services import SeaweedFS
 
 
 def endless(run: FaultyRun) -> None:
-    run.say("sandbox.creating", provider="local")
+    run.say(names.SANDBOX_CREATING, provider="local")
 
 
 async def fill(api: Api, count: int) -> tuple[Session, list[Turn]]:
     """A session whose first turn runs until it is cancelled, and `count` that wait."""
     session = await api.new_session()
-    with planned(api.injector, endless):
-        turns = [await api.start(session.id, "first")]
-        await until(lambda: turns[0].id in api.injector.runs, "the run starts")
+    first, _ = await api.start_run(session.id, endless, "first")
+    turns = [first]
     turns += [await api.start(session.id, f"queued {n}", queue=True) for n in range(count)]
     return session, turns
 
@@ -147,9 +147,8 @@ def test_nobody_overtakes_a_turn_that_waits_to_be_started() -> None:
     assert refused.value.details["turn_id"] == str(waiting)
 
 
-async def test_a_full_queue_is_refused(api: Api, monkeypatch: Any) -> None:
-    monkeypatch.setattr("api.turns.MAX_QUEUED", 2)
-    session, _turns = await fill(api, 2)
+async def test_a_full_queue_is_refused(api: Api) -> None:
+    session, _turns = await fill(api, QUICK.max_queued)
     body = {"prompt": "x", "queue": True}
     answer = await api.http.post(f"/sessions/{session.id}/turns", json=body)
     assert_error(answer, 409, "conflict")
@@ -165,7 +164,7 @@ async def test_a_queue_outlives_the_api_that_took_it(
         async with serve_api(settings, injector) as api:
             _session, turns = await fill(api, 2)
         # the running one ends while no api is there
-        injector.runs[turns[0].id].say("turn.completed")
+        injector.runs[turns[0].id].say(names.TURN_COMPLETED)
         async with serve_api(settings, injector) as api:
             states = [(await api.ended(turn)).state for turn in turns]
     assert states == ["completed"] * 3
@@ -176,9 +175,7 @@ async def test_two_apis_start_each_queued_turn_once(
 ) -> None:
     async with two_apis(new_database, store_service) as (one, two, _):
         session = await one.new_session()
-        with planned(one.injector, endless):
-            first = await one.start(session.id)
-            await until(lambda: first.id in one.injector.runs, "the run starts")
+        first, _ = await one.start_run(session.id, endless)
         queued = [await api.start(session.id, queue=True) for api in (one, two) * 5]
         await cancel(two, first)
         ended = [await one.ended(turn) for turn in queued]
@@ -187,4 +184,4 @@ async def test_two_apis_start_each_queued_turn_once(
     assert one.injector.starts == 11
     assert [turn.first_seq for turn in ended] == sorted(turn.first_seq for turn in ended)
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
-    assert sum(event["type"] == "turn.completed" for event in events) == 10
+    assert sum(event["type"] == names.TURN_COMPLETED for event in events) == 10

@@ -6,15 +6,15 @@ import asyncio
 import hashlib
 import json
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from uuid_utils.compat import uuid7
 
 from api.lines import Holding, Numbered
-from api.store import open_stores
 from contracts.bodies import Session, Turn
 from contracts.events import Message, Receipt, ReceiptFailed, TurnCompleted
+from tests.support import names
 from tests.support.api.database import NewDatabase
 from tests.support.api.fault_injector import (
     FaultInjector,
@@ -27,6 +27,9 @@ from tests.support.api.fault_injector import (
 from tests.support.api.serving import Api, assert_error, make_settings, serve_api, served
 from tests.support.services import SeaweedFS, until
 
+if TYPE_CHECKING:
+    from types_aiobotocore_s3.client import S3Client
+
 RECEIPT = {
     **{"engine": "checkpoint", "files": 1, "bytes": 5, "manifest_sha256": "0" * 64, "took": 0.1},
     **{"window": 15.0, "lost": "the last of it"},
@@ -38,10 +41,10 @@ FAILED = {
 }
 ERROR = {"code": "harness_exited", "message": "it died", "hint": ""}
 ENDS: list[tuple[str, dict[str, Any]]] = [
-    ("turn.completed", {}),
-    ("turn.failed", {"error": ERROR}),
-    ("turn.cancelled", {"reason": "asked"}),
-    ("turn.interrupted", {"error": ERROR}),
+    (names.TURN_COMPLETED, {}),
+    (names.TURN_FAILED, {"error": ERROR}),
+    (names.TURN_CANCELLED, {"reason": "asked"}),
+    (names.TURN_INTERRUPTED, {"error": ERROR}),
 ]
 
 
@@ -61,7 +64,7 @@ async def run_of(api: Api, *events: tuple[str, dict[str, Any]]) -> tuple[Session
 async def test_every_end_has_its_receipt_with_its_place(
     api: Api, end: tuple[str, dict[str, Any]]
 ) -> None:
-    destroyed = ("sandbox.destroyed", {"provider": "local", "sandbox_id": "b", "proof": "gone"})
+    destroyed = (names.SANDBOX_DESTROYED, {"provider": "local", "sandbox_id": "b", "proof": "gone"})
     session, turn = await run_of(api, ("receipt", RECEIPT), destroyed, end)
     assert turn.state == end[0].removeprefix("turn.")
     assert turn.receipt is not None
@@ -74,7 +77,7 @@ async def test_every_end_has_its_receipt_with_its_place(
 async def test_what_is_not_durable_is_told_whatever_the_end_is(
     api: Api, end: tuple[str, dict[str, Any]]
 ) -> None:
-    session, turn = await run_of(api, ("receipt.failed", FAILED), end)
+    session, turn = await run_of(api, (names.RECEIPT_FAILED, FAILED), end)
     assert turn.receipt is None
     assert turn.not_durable is not None
     assert turn.not_durable.model_dump() == FAILED
@@ -84,9 +87,9 @@ async def test_what_is_not_durable_is_told_whatever_the_end_is(
 
 
 async def test_the_last_word_about_durability_counts(api: Api) -> None:
-    _, turn = await run_of(api, ("receipt", RECEIPT), ("receipt.failed", FAILED), ENDS[0])
+    _, turn = await run_of(api, ("receipt", RECEIPT), (names.RECEIPT_FAILED, FAILED), ENDS[0])
     assert (turn.receipt, turn.not_durable is not None) == (None, True)
-    _, turn = await run_of(api, ("receipt.failed", FAILED), ("receipt", RECEIPT), ENDS[0])
+    _, turn = await run_of(api, (names.RECEIPT_FAILED, FAILED), ("receipt", RECEIPT), ENDS[0])
     assert (turn.receipt is not None, turn.not_durable) == (True, None)
 
 
@@ -104,8 +107,9 @@ async def test_a_session_is_durable_by_its_last_ended_turn(api: Api) -> None:
         with planned(api.injector, partial(_play, lines)):
             await api.ended(await api.start(session.id))
         assert await durable() is expected
-    with planned(api.injector, lambda run: run.say("sandbox.creating", provider="local")):
-        running = await api.start(session.id)
+    running, _ = await api.start_run(
+        session.id, lambda run: run.say(names.SANDBOX_CREATING, provider="local")
+    )
     assert await durable() is True
     await api.http.post(f"/sessions/{session.id}/turns/{running.id}/cancel")
     await api.ended(running)
@@ -124,7 +128,7 @@ async def test_a_receipt_is_seen_with_the_end_of_its_turn_or_not_at_all(
             turn = await api.start(session.id)
             await until(lambda: turn.id in injector.runs, "the run starts")
             run = injector.runs[turn.id]
-            run.say("state.captured", harness="claude", bytes=1, took=0.1)
+            run.say(names.STATE_CAPTURED, harness="claude", bytes=1, took=0.1)
             await until(lambda: run.sent == 6, "all of it was sent")
             async with asyncio.timeout(10):
                 while len(await api.events(session.id)) < 6:
@@ -133,11 +137,11 @@ async def test_a_receipt_is_seen_with_the_end_of_its_turn_or_not_at_all(
             assert (await api.turn(turn)).receipt is None
         async with serve_api(settings, injector) as api:
             await until(lambda: run.connections == [0, 4], "the receipt is read again")
-            run.say("turn.completed")
+            run.say(names.TURN_COMPLETED)
             ended = await api.ended(turn)
             kinds = [each["type"] for each in await api.events(session.id)]
     assert ended.receipt is not None
-    assert kinds[-3:] == ["receipt", "state.captured", "turn.completed"]
+    assert kinds[-3:] == ["receipt", names.STATE_CAPTURED, names.TURN_COMPLETED]
     assert kinds.count("receipt") == 1
 
 
@@ -146,12 +150,12 @@ async def test_a_run_that_ends_without_saying_how_keeps_its_receipt(api: Api) ->
 
     def plan(run: FaultyRun) -> None:
         run.journal.extend(numbered(("receipt", RECEIPT)))
-        run.journal.append(event_line(2, "turn.failed"))  # an end that nobody understands
+        run.journal.append(event_line(2, names.TURN_FAILED))  # an end that nobody understands
 
     with planned(api.injector, plan):
         turn = await api.ended(await api.start(session.id))
     kinds = [each["type"] for each in await api.events(session.id)]
-    assert kinds[2:] == ["receipt", "raw", "turn.interrupted"]
+    assert kinds[2:] == ["receipt", "raw", names.TURN_INTERRUPTED]
     assert (turn.state, turn.receipt is not None) == ("interrupted", True)
 
 
@@ -170,26 +174,25 @@ def test_lines_are_held_from_the_receipt_to_the_end() -> None:
     assert Holding().take([said, proof, after, end]) == [said, proof, after, end]
 
 
-async def test_the_manifest_of_a_turn_is_served_as_it_is_stored(api: Api) -> None:
+async def test_the_manifest_of_a_turn_is_served_as_it_is_stored(api: Api, s3: S3Client) -> None:
     session, turn = await run_of(api, ("receipt", RECEIPT), ENDS[0])
     path = f"/sessions/{session.id}/turns/{turn.id}/manifest"
     missing = assert_error(await api.http.get(path), 404, "not_found")
     assert "receipt" in missing["hint"]
     content = json.dumps({"v": 1, "entries": [{"path": "ü"}]}, indent=1).encode()
-    async with open_stores(api.settings) as stores:
-        client, bucket = stores.state._client, stores.state._bucket
-        for key in (f"{session.id}/manifests/{turn.id}.json", f"{session.id}/native/x.tar"):
-            await client.put_object(Bucket=bucket, Key=key, Body=content)
-        neighbour = f"{session.id}0/manifests/x.json"
-        await client.put_object(Bucket=bucket, Key=neighbour, Body=b"{}")
-        answer = await api.http.get(path)
-        assert answer.status_code == 200
-        assert hashlib.sha256(answer.content).digest() == hashlib.sha256(content).digest()
-        assert answer.headers["content-type"] == "application/json"
-        deleted = (await api.http.delete(f"/sessions/{session.id}")).json()
-        assert (deleted["state_objects"], deleted["objects"]) == (2, 0)
-        left = await client.list_objects_v2(Bucket=bucket, Prefix=str(session.id))
-        assert [each["Key"] for each in left["Contents"]] == [neighbour]
+    bucket = api.settings.s3_state_bucket
+    for key in (f"{session.id}/manifests/{turn.id}.json", f"{session.id}/native/x.tar"):
+        await s3.put_object(Bucket=bucket, Key=key, Body=content)
+    neighbour = f"{session.id}0/manifests/x.json"
+    await s3.put_object(Bucket=bucket, Key=neighbour, Body=b"{}")
+    answer = await api.http.get(path)
+    assert answer.status_code == 200
+    assert hashlib.sha256(answer.content).digest() == hashlib.sha256(content).digest()
+    assert answer.headers["content-type"] == "application/json"
+    deleted = (await api.http.delete(f"/sessions/{session.id}")).json()
+    assert (deleted["state_objects"], deleted["objects"]) == (2, 0)
+    left = await s3.list_objects_v2(Bucket=bucket, Prefix=str(session.id))
+    assert [each["Key"] for each in left["Contents"]] == [neighbour]
     other = await api.new_session()
     unknown = await api.http.get(f"/sessions/{other.id}/turns/{uuid7()}/manifest")
     assert_error(unknown, 404, "turn_not_found")

@@ -14,7 +14,14 @@ import pytest
 
 from api.backup import reading
 from api.backup import restore as restoring
-from api.backup.errors import BadBackup, NotEmpty, WrongSchema
+from api.backup.errors import (
+    BadBackup,
+    DatabaseInUse,
+    NewerBackup,
+    NotEmpty,
+    StoreMismatch,
+    WrongSchema,
+)
 from api.backup.objects import Objects
 from api.backup.restore import check, restore
 from api.db.migrate import DIRECTORY, load, migrate
@@ -61,14 +68,14 @@ async def test_nothing_that_is_there_is_overwritten(busy: tuple[Api, Stack], emp
     api, stack = busy
     await api.new_session()
     _, file = await backed_up(stack)
-    with pytest.raises(NotEmpty, match="other connections"):
+    with pytest.raises(DatabaseInUse, match="other connections"):
         await restore(stack.settings, file, say=silent)
     await empty.put("x/y", b"1")
     with pytest.raises(NotEmpty, match="x/y"):
         await restore(empty.settings, io.BytesIO(file.getvalue()), say=silent)
     await empty.s3.delete_object(Bucket=empty.settings.s3_bucket, Key="x/y")
     await restore(empty.settings, io.BytesIO(file.getvalue()), say=silent)
-    with pytest.raises(NotEmpty, match=r"rows in .*sessions"):
+    with pytest.raises(NotEmpty, match="sessions"):
         await restore(empty.settings, io.BytesIO(file.getvalue()), say=silent)
 
 
@@ -88,7 +95,7 @@ async def test_a_store_that_gives_back_other_bytes_fails_the_restore(
         await put(self, key, size, changed(), metadata)
 
     monkeypatch.setattr(Objects, "put", another)
-    with pytest.raises(BadBackup, match="does not give"):
+    with pytest.raises(StoreMismatch, match="does not give"):
         await restore(empty.settings, file, say=silent)
     assert not any((await empty.rows()).values())
     assert await empty.objects() == {}
@@ -102,7 +109,7 @@ async def test_an_older_backup_is_migrated_and_a_newer_one_refused(
     _, file = await backed_up(stack)
     with monkeypatch.context() as patched:
         patched.setattr(reading, "load", lambda: load()[:-1])
-        with pytest.raises(BadBackup, match=f"has schema {len(load())}"):
+        with pytest.raises(NewerBackup, match=str(len(load()))):
             await restore(empty.settings, io.BytesIO(file.getvalue()), say=silent)
     newer = tmp_path / "migrations"
     shutil.copytree(DIRECTORY, newer)
@@ -115,7 +122,7 @@ async def test_an_older_backup_is_migrated_and_a_newer_one_refused(
     await restore(empty.settings, io.BytesIO(file.getvalue()), say=silent)
     (row,) = (await empty.rows())["sessions"]
     assert "by migration" in row
-    with pytest.raises(WrongSchema, match=f"schema {number}"):
+    with pytest.raises(WrongSchema, match=str(number)):
         await backed_up(empty)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from api.settings import Settings
 from tests.support.api.database import NewDatabase
 from tests.support.api.fault_injector import FaultInjector
 from tests.support.api.serving import (
@@ -14,6 +15,7 @@ from tests.support.api.serving import (
     serve_api,
     served,
 )
+from tests.support.names import env_name
 from tests.support.services import SeaweedFS
 
 LIMIT = 5
@@ -39,7 +41,7 @@ async def test_a_token_makes_so_many_sessions_and_no_more_and_others_are_not_cou
                 for answer in answers:
                     if answer.status_code != 201:
                         error = assert_error(answer, 429, "too_many_sessions")
-                        assert "HOLDFAST_SESSIONS_PER_TOKEN" in error["hint"]
+                        assert env_name(Settings, "sessions_per_token") in error["hint"]
                         assert error["limit"] == LIMIT
                 data = {"inputs": {"messages": [{"role": "user", "content": "go"}]}}
                 answer = await busy.post("/invoke", json={"data": data})

@@ -10,6 +10,7 @@ from api.db import transcript
 from api.db.pool import Database
 from contracts.bodies import Session, SessionPage
 from contracts.events import EventBase, Message, Thought, ToolCall, ToolResult
+from tests.support import names
 from tests.support.api.fault_injector import FaultyRun, numbered
 from tests.support.api.serving import Api, assert_error
 
@@ -38,7 +39,7 @@ async def ran(api: Api, *events: tuple[str, dict[str, Any]], title: str = "") ->
     return Session.model_validate_json(answer.content)
 
 
-COMPLETED = ("turn.completed", {"stop_reason": "end_turn"})
+COMPLETED = (names.TURN_COMPLETED, {"stop_reason": "end_turn"})
 
 
 async def test_a_durable_session_is_idle_and_has_the_size_of_its_last_receipt(api: Api) -> None:
@@ -53,7 +54,7 @@ async def test_a_durable_session_is_idle_and_has_the_size_of_its_last_receipt(ap
 
 async def test_a_session_whose_last_turn_has_no_receipt_is_not_durable(api: Api) -> None:
     failed = {"code": "not_durable", "message": "a.txt is not in the store"}
-    session = await ran(api, ("turn.failed", {"error": failed}))
+    session = await ran(api, (names.TURN_FAILED, {"error": failed}))
     assert session.state == "not_durable"
     assert session.bytes is None
     assert session.last_turn is not None
@@ -72,7 +73,7 @@ async def test_a_session_is_running_until_its_turn_ends(api: Api) -> None:
     assert running.last_turn is not None
     assert (running.last_turn.id, running.last_turn.durable) == (turn.id, None)
     await api.http.post(f"/sessions/{session.id}/turns/{turn.id}/cancel")
-    runs[0].say("turn.cancelled")
+    runs[0].say(names.TURN_CANCELLED)
     await api.ended(turn)
     assert session.id not in [each.id for each in await listed(api, state="running")]
 
@@ -92,9 +93,9 @@ async def test_a_word_is_found_in_titles_and_in_what_was_said_thought_and_done(a
     said = await ran(api, ("message", {"role": "assistant", "text": "a ZEBRAfish!"}), COMPLETED)
     thought = await ran(api, ("thought", {"text": "about zebrafish"}), COMPLETED)
     call = {"tool_call_id": "1", "title": "write", "input": {"path": "src/zebrafish.py"}}
-    called = await ran(api, ("tool.call", call), COMPLETED)
+    called = await ran(api, (names.TOOL_CALL, call), COMPLETED)
     result = {"tool_call_id": "1", "status": "completed", "output": "x\nzebrafish_1\n"}
-    printed = await ran(api, ("tool.result", result), COMPLETED)
+    printed = await ran(api, (names.TOOL_RESULT, result), COMPLETED)
     everywhere = {each.id for each in (by_title, said, thought, called, printed)}
     assert set(await found(api, "zebrafish")) == everywhere
     assert set(await found(api, "zebraf")) == everywhere
@@ -111,7 +112,7 @@ async def test_every_word_must_be_found_though_not_in_one_event(api: Api) -> Non
     both = await ran(
         api,
         ("message", {"role": "assistant", "text": "the capybara"}),
-        ("tool.call", {"tool_call_id": "1", "title": "swims"}),
+        (names.TOOL_CALL, {"tool_call_id": "1", "title": "swims"}),
         ("message", {"role": "assistant", "text": "upstream"}),
         COMPLETED,
     )
@@ -145,7 +146,7 @@ async def test_a_word_that_two_batches_cut_is_found(api: Api) -> None:
         assert "rhino" in await anext(lines)
         runs[0].say("message", role="assistant", text="ceros")
         assert "ceros" in await anext(lines)
-    runs[0].say("turn.completed")
+    runs[0].say(names.TURN_COMPLETED)
     await api.ended(turn)
     assert await found(api, "rhinoceros") == [session.id]
 

@@ -18,6 +18,8 @@ from api.db.pool import UNAVAILABLE, Database
 from api.lines import Numbered
 from api.record import Carried, record, record_end
 from contracts.events import Message, Raw, TurnCompleted, decode
+from tests.support import names
+from tests.support.api import rows
 from tests.support.services import until
 
 HOLDER = Holder(uuid7(), timedelta(seconds=10))
@@ -95,7 +97,7 @@ async def test_nothing_follows_the_end_of_a_turn(database: Database) -> None:
     await record_end(database, carried, TurnCompleted())
     assert [event.type for event in await stored(database, carried)] == [
         "message",
-        "turn.completed",
+        names.TURN_COMPLETED,
     ]
 
 
@@ -212,11 +214,7 @@ async def test_a_lost_listening_connection_is_replaced(database: Database) -> No
             await until(woken.is_set, "the listener is connected")
             woken.clear()
             async with database.connection() as conn:
-                ended = await conn.fetchval(
-                    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
-                    "WHERE query LIKE 'LISTEN%' AND datname = current_database()"
-                )
-            assert ended == 1
+                assert await rows.cut_listeners(conn) == 1
             await until(woken.is_set, "a new connection wakes everyone")
             woken.clear()
             await record(database, carried, [message(1)])

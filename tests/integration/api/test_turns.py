@@ -10,9 +10,10 @@ import httpx
 import pytest
 from uuid_utils.compat import uuid7
 
-from api.db.pool import open_database
 from contracts.bodies import MAX_PROMPT_CHARS, Turn, TurnPage
 from contracts.events import dumps
+from tests.support import names
+from tests.support.api import rows
 from tests.support.api.fault_injector import FaultyRun, numbered, planned
 from tests.support.api.serving import Api, assert_error
 from tests.support.services import Postgres, until
@@ -20,19 +21,13 @@ from tests.support.services import Postgres, until
 
 def endless(run: FaultyRun) -> None:
     """A run that goes on until it is cancelled."""
-    run.say("sandbox.creating", provider="local")
+    run.say(names.SANDBOX_CREATING, provider="local")
 
 
 async def sandbox_rows(api: Api, turn: Turn) -> list[tuple[str, str | None]]:
-    async with (
-        open_database(api.settings.database_url.get_secret_value()) as database,
-        database.connection() as conn,
-    ):
-        rows = await conn.fetch(
-            "SELECT state, provider_id FROM sandboxes WHERE session_id = $1 ORDER BY created_at",
-            turn.session_id,
-        )
-    return [(row["state"], row["provider_id"]) for row in rows]
+    async with rows.connect(api.settings) as conn:
+        found = await rows.list_sandboxes(conn, turn.session_id)
+    return [(state, provider_id) for state, provider_id, _ in found]
 
 
 async def test_a_turn_runs_to_its_end_with_a_receipt(api: Api) -> None:
@@ -46,14 +41,14 @@ async def test_a_turn_runs_to_its_end_with_a_receipt(api: Api) -> None:
     assert ended.ended_at is not None
     events = await api.events(session.id)
     assert [event["type"] for event in events] == [
-        "turn.started",
+        names.TURN_STARTED,
         "message",
-        "sandbox.creating",
-        "sandbox.ready",
+        names.SANDBOX_CREATING,
+        names.SANDBOX_READY,
         "message",
         "usage",
         "receipt",
-        "turn.completed",
+        names.TURN_COMPLETED,
     ]
     assert [event["seq"] for event in events] == list(range(1, 9))
     assert {event["turn_id"] for event in events} == {str(turn.id)}
@@ -119,6 +114,7 @@ async def test_of_turns_at_once_one_is_taken_and_nothing_is_left_of_the_others(a
         for answer in answers:
             if answer.status_code == 409:
                 assert assert_error(answer, 409, "turn_running")["turn_id"] == str(taken.id)
+        await until(lambda: taken.id in api.injector.runs, "the run starts")
         listed = (await api.http.get(f"/sessions/{session.id}/turns")).json()["turns"]
         assert [each["id"] for each in listed] == [str(taken.id)]
         assert (await api.http.get(f"/sessions/{session.id}")).json()["running_turn"] == str(
@@ -127,21 +123,19 @@ async def test_of_turns_at_once_one_is_taken_and_nothing_is_left_of_the_others(a
         await api.http.post(f"/sessions/{session.id}/turns/{taken.id}/cancel")
         await api.ended(taken)
     types = [event["type"] for event in await api.events(session.id)]
-    assert types == ["turn.started", "message", "sandbox.creating", "turn.cancelled"]
+    assert types == [names.TURN_STARTED, "message", names.SANDBOX_CREATING, names.TURN_CANCELLED]
 
 
 async def test_a_cancel_may_be_repeated_until_the_turn_has_ended(api: Api) -> None:
     session = await api.new_session()
-    with planned(api.injector, lambda run: setattr(run, "deaf", True)):
-        turn = await api.start(session.id)
-        path = f"/sessions/{session.id}/turns/{turn.id}/cancel"
-        for _ in range(3):
-            assert (await api.http.post(path)).status_code == 202
-        run = api.injector.runs[turn.id]
-        await until(lambda: run.cancels > 0, "the cancel reaches the sidecar")
-        assert (await api.turn(turn)).state == "running"
-        run.say("turn.cancelled", reason="at last")
-        assert (await api.ended(turn)).state == "cancelled"
+    turn, run = await api.start_run(session.id, lambda run: setattr(run, "deaf", True))
+    path = f"/sessions/{session.id}/turns/{turn.id}/cancel"
+    for _ in range(3):
+        assert (await api.http.post(path)).status_code == 202
+    await until(lambda: run.cancels > 0, "the cancel reaches the sidecar")
+    assert (await api.turn(turn)).state == "running"
+    run.say(names.TURN_CANCELLED, reason="at last")
+    assert (await api.ended(turn)).state == "cancelled"
     assert run.cancels == 1
     assert_error(await api.http.post(path), 409, "no_turn_running")
     unknown = f"/sessions/{session.id}/turns/{uuid7()}"
@@ -159,7 +153,7 @@ async def test_a_failed_turn_carries_the_error_of_its_last_event(api: Api) -> No
     }
 
     def fail(run: FaultyRun) -> None:
-        run.journal.extend(numbered(("turn.failed", {"error": error})))
+        run.journal.extend(numbered((names.TURN_FAILED, {"error": error})))
 
     with planned(api.injector, fail):
         turn = await api.ended(await api.start(session.id))
@@ -178,11 +172,11 @@ async def test_boxes_that_come_and_go_are_noted(api: Api) -> None:
     def plan(run: FaultyRun) -> None:
         run.journal.extend(
             numbered(
-                ("sandbox.attached", box),
-                ("sandbox.gone", {**box, "reason": "killed \0"}),
-                ("sandbox.ready", {"provider": "local", "sandbox_id": "second", "took": 0.1}),
-                ("sandbox.destroyed", {**box, "sandbox_id": "second", "proof": "404"}),
-                ("turn.completed", {}),
+                (names.SANDBOX_ATTACHED, box),
+                (names.SANDBOX_GONE, {**box, "reason": "killed \0"}),
+                (names.SANDBOX_READY, {"provider": "local", "sandbox_id": "second", "took": 0.1}),
+                (names.SANDBOX_DESTROYED, {**box, "sandbox_id": "second", "proof": "404"}),
+                (names.TURN_COMPLETED, {}),
             )
         )
 
@@ -260,14 +254,13 @@ async def test_deleting_a_session_ends_its_turn_and_takes_its_rows(api: Api) -> 
     session = await api.new_session()
     await api.ended(await api.start(session.id))
     api.injector.boxes[session.id] = "box-1"
-    with planned(api.injector, endless):
-        turn = await api.start(session.id)
-        answer = await api.http.delete(f"/sessions/{session.id}")
+    turn, run = await api.start_run(session.id, endless)
+    answer = await api.http.delete(f"/sessions/{session.id}")
     assert answer.status_code == 200, answer.text
     deleted = answer.json()
     assert (deleted["sandboxes"], deleted["turns"]) == (1, 2)
     assert deleted["events"] >= 8 + 3
-    assert api.injector.runs[turn.id].cancels == 1
+    assert run.cancels == 1
     assert await sandbox_rows(api, turn) == []
     assert_error(await api.http.get(f"/sessions/{session.id}"), 404, "session_not_found")
 
@@ -275,16 +268,9 @@ async def test_deleting_a_session_ends_its_turn_and_takes_its_rows(api: Api) -> 
 async def test_a_database_that_is_away_is_503(api: Api, postgres_server: Postgres) -> None:
     session = await api.new_session()
     name = api.settings.database_url.get_secret_value().partition("?")[0].rpartition("/")[2]
-    async with open_database(postgres_server.url()) as database, database.connection() as conn:
-        await conn.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
-        await conn.fetchval(
-            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = $1", name
-        )
-        try:
-            answer: httpx.Response = await api.http.get(f"/sessions/{session.id}")
-            ready = await api.http.get("/readyz")
-        finally:
-            await conn.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+    async with rows.database_away(postgres_server.url(), name):
+        answer: httpx.Response = await api.http.get(f"/sessions/{session.id}")
+        ready = await api.http.get("/readyz")
     assert assert_error(answer, 503, "database_unavailable")["retryable"] is True
     assert (ready.status_code, ready.json()["parts"]["store"]) == (503, "ok")
     assert (await api.http.get(f"/sessions/{session.id}")).status_code == 200
@@ -295,23 +281,13 @@ async def test_a_turn_waits_for_a_database_that_comes_back(
 ) -> None:
     session = await api.new_session()
     name = api.settings.database_url.get_secret_value().partition("?")[0].rpartition("/")[2]
-    with planned(api.injector, endless):
-        turn = await api.start(session.id)
-    await until(lambda: turn.id in api.injector.runs, "the run starts")
-    run = api.injector.runs[turn.id]
+    turn, run = await api.start_run(session.id, endless)
     await until(lambda: run.connections, "the stream is followed")
-    async with open_database(postgres_server.url()) as database, database.connection() as conn:
-        await conn.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
-        await conn.fetchval(
-            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = $1", name
-        )
-        try:
-            for number in range(20):
-                run.say("message", role="assistant", text=str(number))
-            assert (await api.http.get(f"/sessions/{session.id}")).status_code == 503
-        finally:
-            await conn.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
-    run.say("turn.completed")
+    async with rows.database_away(postgres_server.url(), name):
+        for number in range(20):
+            run.say("message", role="assistant", text=str(number))
+        assert (await api.http.get(f"/sessions/{session.id}")).status_code == 503
+    run.say(names.TURN_COMPLETED)
     assert (await api.ended(turn)).state == "completed"
     texts = [each["text"] for each in (await api.events(session.id))[3:-1]]
     assert texts == [str(number) for number in range(20)]

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from contracts.bodies import Budget, Session, Totals, Turn
+from tests.support import names
 from tests.support.api.fault_injector import FaultyRun, numbered, planned, short_run
 from tests.support.api.serving import Api, assert_error
-from tests.support.services import until
 
-END: tuple[str, dict[str, Any]] = ("turn.completed", {})
+END: tuple[str, dict[str, Any]] = (names.TURN_COMPLETED, {})
 TWO: list[tuple[str, dict[str, Any]]] = [
     (
         "usage",
@@ -110,15 +110,13 @@ async def test_a_budget_is_changed_and_taken_away(api: Api) -> None:
 
 async def test_a_running_turn_is_told_of_its_new_budget(api: Api) -> None:
     session = await api.new_session()
-    with planned(api.injector, lambda run: None):
-        turn = await api.start(session.id)
-        await until(lambda: turn.id in api.injector.runs, "the run is asked for")
-        answer = await api.http.patch(f"/sessions/{session.id}", json={"budget": {"tokens": 9}})
-        assert answer.status_code == 200
-        told = [terms for sid, terms in api.injector.terms if sid == session.id]
-        assert told == [{"budget": {"tokens": 9}}]
-        api.injector.runs[turn.id].journal.extend(short_run())
-        await api.ended(turn)
+    turn, run = await api.start_run(session.id, lambda run: None)
+    answer = await api.http.patch(f"/sessions/{session.id}", json={"budget": {"tokens": 9}})
+    assert answer.status_code == 200
+    told = [terms for sid, terms in api.injector.terms if sid == session.id]
+    assert told == [{"budget": {"tokens": 9}}]
+    run.journal.extend(short_run())
+    await api.ended(turn)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import aioboto3
 import asyncpg
 import pytest
 from uuid_utils.compat import uuid7
@@ -20,6 +19,8 @@ from tests.chaos.checker import STATE_BUCKET, Checker, check_turn
 from tests.chaos.follower import Follower
 from tests.chaos.report import Violation
 from tests.chaos.script import Absent, Expected, Holds, Links, history_path
+from tests.support import names
+from tests.support.s3 import open_s3
 from tests.support.services import Postgres, SeaweedFS, postgres, short_directory
 
 BUCKET = "sessions"
@@ -56,7 +57,12 @@ class Fixed:
         return follower
 
     def line(self, seq: int) -> bytes:
-        kinds = {1: "turn.started", 2: "tool.call", 3: "tool.result", 4: "turn.completed"}
+        kinds = {
+            1: names.TURN_STARTED,
+            2: names.TOOL_CALL,
+            3: names.TOOL_RESULT,
+            4: names.TURN_COMPLETED,
+        }
         event = {"seq": seq, "turn_id": self.turn_id, "type": kinds[seq], "tool_call_id": "t"}
         return json.dumps(event, separators=(",", ":")).encode()
 
@@ -129,13 +135,7 @@ class Fixed:
 async def fixed(server: Postgres, store_service: SeaweedFS) -> AsyncIterator[Fixed]:
     conn = await asyncpg.connect(server.url())
     try:
-        async with aioboto3.Session().client(
-            "s3",
-            endpoint_url=store_service.endpoint,
-            aws_access_key_id=store_service.access_key,
-            aws_secret_access_key=store_service.secret_key,
-            region_name="us-east-1",
-        ) as s3:
+        async with open_s3(store_service) as s3:
             for bucket in (BUCKET, STATE_BUCKET):
                 with contextlib.suppress(s3.exceptions.BucketAlreadyOwnedByYou):
                     await s3.create_bucket(Bucket=bucket)
@@ -217,22 +217,22 @@ async def test_a_completed_turn_without_a_receipt_is_no_success(fixed: Fixed) ->
 @pytest.mark.parametrize(
     "kinds",
     [
-        ["turn.started", "turn.completed", "message"],
-        ["turn.started", "turn.completed", "turn.completed"],
-        ["turn.started", "turn.failed"],
-        ["turn.started", "message"],
-        ["turn.started", "turn.started", "turn.completed"],
+        [names.TURN_STARTED, names.TURN_COMPLETED, "message"],
+        [names.TURN_STARTED, names.TURN_COMPLETED, names.TURN_COMPLETED],
+        [names.TURN_STARTED, names.TURN_FAILED],
+        [names.TURN_STARTED, "message"],
+        [names.TURN_STARTED, names.TURN_STARTED, names.TURN_COMPLETED],
     ],
 )
 def test_a_completed_turn_has_one_start_and_one_end_and_nothing_after_it(kinds: list[str]) -> None:
     turn: dict[str, Any] = {"id": "1", "state": "completed", "receipt": {}, "error": None}
-    whole = [{"type": "turn.started"}, {"type": "turn.completed"}]
+    whole = [{"type": names.TURN_STARTED}, {"type": names.TURN_COMPLETED}]
     assert check_turn(turn, whole) == []
     assert len(check_turn(turn, [{"type": kind} for kind in kinds])) == 1
 
 
 def test_a_turn_that_nobody_cancelled_is_not_cancelled() -> None:
-    events = [{"type": "turn.started"}, {"type": "turn.cancelled"}]
+    events = [{"type": names.TURN_STARTED}, {"type": names.TURN_CANCELLED}]
     turn = {"id": "1", "state": "cancelled", "receipt": None, "error": None}
     assert only(check_turn({**turn, "cancel_requested": False}, events)).kind == "no reason"
     assert check_turn({**turn, "cancel_requested": True}, events) == []
@@ -240,7 +240,7 @@ def test_a_turn_that_nobody_cancelled_is_not_cancelled() -> None:
 
 @pytest.mark.parametrize("error", [None, {}, {"code": "x", "message": ""}])
 def test_an_interrupted_turn_says_why(error: dict[str, str] | None) -> None:
-    events = [{"type": "turn.started"}, {"type": "turn.interrupted"}]
+    events = [{"type": names.TURN_STARTED}, {"type": names.TURN_INTERRUPTED}]
     turn = {"id": "1", "state": "interrupted", "receipt": None, "error": error}
     assert only(check_turn(turn, events)).kind == "no reason"
     turn["error"] = {"code": "x", "message": "why"}

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import aioboto3
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +23,7 @@ from sidecar.boxhost.walker import Walker
 from tests.support.api.database import NewDatabase
 from tests.support.api.fault_injector import FaultInjector
 from tests.support.api.serving import TOKEN, Api, assert_error, make_settings, serve_api, served
+from tests.support.s3 import open_s3
 from tests.support.services import SeaweedFS
 
 if TYPE_CHECKING:
@@ -43,13 +43,7 @@ async def api(new_database: NewDatabase, store_service: SeaweedFS) -> AsyncItera
 
 @pytest.fixture(scope="module")
 async def s3(api: Api, store_service: SeaweedFS) -> AsyncIterator[S3Client]:
-    async with aioboto3.Session().client(
-        "s3",
-        endpoint_url=store_service.endpoint,
-        aws_access_key_id=store_service.access_key,
-        aws_secret_access_key=store_service.secret_key,
-        region_name="us-east-1",
-    ) as client:
+    async with open_s3(store_service) as client:
         yield client
 
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-import asyncpg
 import pytest
 from uuid_utils.compat import uuid7
 
 from api.backup.create import Report, create
+from api.backup.session import OnObject, ignore_object
 from api.settings import Settings
-from tests.integration.api.test_migrations import empty_database
+from tests.support import names
+from tests.support.api import rows
 from tests.support.api.fault_injector import FaultInjector, FaultyRun, numbered, planned
 from tests.support.api.serving import Api, make_settings, serve_api, served
 from tests.support.services import Postgres, SeaweedFS, until
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 
 # What another stack must not take over: its sandboxes, and who carried its turns.
 OF_THE_STACK = {"sandboxes", "leases", "migrations", "holds"}
-TABLES = (
-    "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
-)
 
 
 def silent(_: str) -> None:
@@ -47,18 +45,8 @@ class Stack:
 
     async def rows(self) -> dict[str, list[str]]:
         """Every row of every table as text, by a client of its own."""
-        conn = await asyncpg.connect(self.settings.database_url.get_secret_value())
-        try:
-            names = [row[0] for row in await conn.fetch(TABLES)]
-            return {
-                name: sorted(
-                    row[0]
-                    for row in await conn.fetch(f'SELECT t::text FROM "{name}" AS t')  # noqa: S608
-                )
-                for name in sorted(names)
-            }
-        finally:
-            await conn.close()
+        async with rows.connect(self.settings) as conn:
+            return {name: await rows.dump_rows(conn, name) for name in await rows.list_tables(conn)}
 
     async def objects(self) -> dict[tuple[str, str], tuple[str, dict[str, str]]]:
         """Every object's sha256 and metadata."""
@@ -113,7 +101,7 @@ async def busy(
 async def empty(
     postgres_server: Postgres, store_service: SeaweedFS, s3: S3Client
 ) -> AsyncIterator[Stack]:
-    url = await empty_database(postgres_server)
+    url = await rows.create_database(postgres_server)
     async with buckets_of(s3) as more:
         yield Stack(make_settings(url, store_service, "http://127.0.0.1:1", **more), s3)
 
@@ -138,10 +126,10 @@ async def turn_with_files(api: Api, stack: Stack, sid: UUID, files: dict[str, by
         }
         run.journal.extend(
             numbered(
-                ("sandbox.ready", {"provider": "local", "sandbox_id": "box-1", "took": 0.2}),
+                (names.SANDBOX_READY, {"provider": "local", "sandbox_id": "box-1", "took": 0.2}),
                 ("message", {"role": "assistant", "text": "line\nbreak\ttab \\N \u0000 ü"}),
                 ("receipt", receipt),
-                ("turn.completed", {"stop_reason": "end_turn"}),
+                (names.TURN_COMPLETED, {"stop_reason": "end_turn"}),
             )
         )
 
@@ -155,12 +143,14 @@ async def turn_with_files(api: Api, stack: Stack, sid: UUID, files: dict[str, by
     return turn.id
 
 
-async def backed_up(stack: Stack, *, wait: float = 20.0) -> tuple[Report, io.BytesIO]:
+async def backed_up(
+    stack: Stack, *, wait: float = 20.0, on_object: OnObject = ignore_object
+) -> tuple[Report, io.BytesIO]:
     file = io.BytesIO()
-    report = await create(stack.settings, file, wait=wait, say=silent)
+    report = await create(stack.settings, file, wait=wait, say=silent, on_object=on_object)
     file.seek(0)
     return report, file
 
 
 def endless(run: FaultyRun) -> None:
-    run.say("sandbox.creating", provider="local")
+    run.say(names.SANDBOX_CREATING, provider="local")

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -47,6 +47,7 @@ from contracts.errors import (
     WorkspaceMounted,
 )
 from contracts.events import TURN_END_TYPES, dumps
+from tests.support import names
 
 SECRET = "injector-secret"
 STREAM_BOUND = 60.0
@@ -80,12 +81,12 @@ def short_run(text: str = "done") -> list[bytes]:
     """A run as a real one looks, in six lines."""
     receipt = {"engine": "weed", "files": 1, "bytes": 5, "manifest_sha256": "0" * 64, "took": 0.1}
     return numbered(
-        ("sandbox.creating", {"provider": "local"}),
-        ("sandbox.ready", {"provider": "local", "sandbox_id": "box-1", "took": 0.2}),
+        (names.SANDBOX_CREATING, {"provider": "local"}),
+        (names.SANDBOX_READY, {"provider": "local", "sandbox_id": "box-1", "took": 0.2}),
         ("message", {"role": "assistant", "text": text}),
         ("usage", {"input_tokens": 1, "output_tokens": 2}),
         ("receipt", receipt),
-        ("turn.completed", {"stop_reason": "end_turn"}),
+        (names.TURN_COMPLETED, {"stop_reason": "end_turn"}),
     )
 
 
@@ -141,12 +142,16 @@ class FaultyRun:
                 await asyncio.sleep(0.01)
 
 
+# What a run that is asked for shall be.
+Plan = Callable[[FaultyRun], None]
+
+
 class FaultInjector:
     """The wire of a sidecar. `plan` says what a run that is asked for shall be."""
 
     def __init__(self) -> None:
         self.runs: dict[UUID, FaultyRun] = {}
-        self.plan: Callable[[FaultyRun], None] = lambda run: run.journal.extend(short_run())
+        self.plan: Plan = lambda run: run.journal.extend(short_run())
         # errors to answer the next calls of POST /runs with
         self.start_errors: list[HoldfastError | None] = []
         self.starts = 0
@@ -159,8 +164,8 @@ class FaultInjector:
         self.destroyed: list[str] = []
         self.destroy_errors: list[HoldfastError] = []
         self.listings = 0
-        # what happens between a listing and the next one
-        self.after_listing: Callable[[], None] = lambda: None
+        # what happens between the making of a listing and its answer
+        self.after_listing: Callable[[], Awaitable[None] | None] = lambda: None
         # sessions whose workspace is mounted, and what was changed through the mount
         self.mounted: set[UUID] = set()
         self.changed: list[tuple[str, ...]] = []
@@ -240,7 +245,7 @@ class FaultInjector:
         run = self._found(request)
         run.cancels += 1
         if not run.ended and not run.deaf:
-            run.say("turn.cancelled", reason="asked to")
+            run.say(names.TURN_CANCELLED, reason="asked to")
         return _json(run.body(), 202)
 
     async def _answer_permission(self, request: Request) -> Response:
@@ -250,7 +255,7 @@ class FaultInjector:
             raise run.answer_errors.pop(0)
         pid = request.path_params["pid"]
         run.answers.append((pid, answer))
-        run.say("permission.answered", permission_id=pid, **answer.model_dump())
+        run.say(names.PERMISSION_ANSWERED, permission_id=pid, **answer.model_dump())
         return _json(run.body())
 
     async def _sandboxes(self, _request: Request) -> Response:
@@ -260,7 +265,8 @@ class FaultInjector:
         ]
         answer = _json(SandboxList(sandboxes=[*boxes, *self.strays]))
         self.listings += 1
-        self.after_listing()
+        if (more := self.after_listing()) is not None:
+            await more
         return answer
 
     async def _destroy(self, request: Request) -> Response:
@@ -356,10 +362,21 @@ async def _render(_request: Request, error: Exception) -> Response:
 
 
 @contextlib.contextmanager
-def planned(injector: FaultInjector, plan: Callable[[FaultyRun], None]) -> Any:
-    """Runs that are asked for within the block are made by `plan`."""
-    before, injector.plan = injector.plan, plan
+def planned(injector: FaultInjector, plan: Plan) -> Iterator[None]:
+    """Runs that are asked for within the block are made by `plan`.
+
+    Raises: AssertionError when none was asked for: the run would come later, by another plan.
+    """
+    made = 0
+
+    def make(run: FaultyRun) -> None:
+        nonlocal made
+        plan(run)
+        made += 1
+
+    before, injector.plan = injector.plan, make
     try:
         yield
     finally:
         injector.plan = before
+    assert made, "the block ended before a run was asked for; start it with Api.start_run"

@@ -22,13 +22,24 @@ from api.pump import Limits
 from api.settings import Settings
 from api.unread import hanging_up_after
 from contracts.bodies import Role, Session, Turn
-from tests.support.api.fault_injector import SECRET, FaultInjector
+from tests.support.api.fault_injector import SECRET, FaultInjector, FaultyRun, Plan, planned
 from tests.support.services import SeaweedFS, until
 
 TOKEN = "test-token-0123456789"
 NOBODY = UUID("01a00000-0000-7000-8000-000000000000")  # of no session
 # The ledger is reconciled where a test asks for it: the injector's runs have no boxes.
-QUICK = Limits(start_within=2.0, follow_within=2.0, gap_tries=3, reconcile_every=3600.0)
+QUICK = Limits(
+    start_within=2.0, follow_within=2.0, gap_tries=3, reconcile_every=3600.0, max_queued=12
+)
+
+
+def bind_port(port: int = 0) -> socket.socket:
+    """Bind a loopback port without listening: connections are refused, and nobody else gets it."""
+    # asyncio sets TCP_NODELAY only where the protocol is named; without it, a request takes 40 ms
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind(("127.0.0.1", port))
+    return bound
 
 
 @contextlib.asynccontextmanager
@@ -36,9 +47,7 @@ async def served(
     app: Any, kind: type[uvicorn.Server] = uvicorn.Server, port: int = 0, http: Any = "auto"
 ) -> AsyncIterator[str]:
     """Serve an ASGI app from a thread with a loop of its own; yields its address."""
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
+    with bind_port(port) as listener:
         config = uvicorn.Config(
             app,
             http=http,
@@ -92,6 +101,16 @@ class Api:
         answer = await self.http.post(f"/sessions/{sid}/turns", json={"prompt": prompt, **body})
         assert answer.status_code == 202, answer.text
         return Turn.model_validate_json(answer.content)
+
+    async def start_run(
+        self, sid: UUID, plan: Plan, prompt: str = "go", **body: Any
+    ) -> tuple[Turn, FaultyRun]:
+        """Start a turn whose run is made by `plan`; returns once the api has asked for the run."""
+        runs = self.injector.runs
+        with planned(self.injector, plan):
+            turn = await self.start(sid, prompt, **body)
+            await until(lambda: turn.id in runs, "the run starts")
+        return turn, runs[turn.id]
 
     async def turn(self, turn: Turn) -> Turn:
         answer = await self.http.get(f"/sessions/{turn.session_id}/turns/{turn.id}")
