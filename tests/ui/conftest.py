@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from playwright.async_api import (
 from client import Holdfast
 from contracts.bodies import Session
 from contracts.errors import HoldfastError
+from tests.support.light_agent.tree import LIGHT, light_agent
 from tests.support.requirements import missing
 from tests.support.running_stack import RunningStack, running_stack
 from tests.support.services import short_directory
@@ -84,22 +85,14 @@ async def browser(chromium: str) -> AsyncIterator[Browser]:
 
 
 # Who takes the turns of tests that need some agent and not a particular one.
-AGENT = {"harness": "pi"}
+AGENT = LIGHT
 
 
 @pytest.fixture(scope="session")
-def harness_settings() -> Mapping[str, str]:
-    """Settings that choose the harness tree of `stack`; without any, the installed one."""
-    return {}
-
-
-@pytest.fixture(scope="session")
-async def stack(
-    fuse: None, chromium: str, harness_settings: Mapping[str, str]
-) -> AsyncIterator[RunningStack]:
+async def stack(fuse: None, chromium: str) -> AsyncIterator[RunningStack]:
     """One for all tests of this folder: their files share the xdist group `ui`."""
-    with short_directory() as directory:
-        settings = {"HOLDFAST_RUN_DIR": str(directory / "run"), **harness_settings}
+    with short_directory() as directory, light_agent() as harnesses:
+        settings = {"HOLDFAST_RUN_DIR": str(directory / "run"), **harnesses}
         async with running_stack(directory / "data", settings) as running:
             yield running
 
