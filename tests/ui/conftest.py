@@ -84,7 +84,7 @@ async def browser(chromium: str) -> AsyncIterator[Browser]:
 
 
 # Who takes the turns of tests that need some agent and not a particular one.
-AGENT = {"harness": "pi"}
+AGENT: dict[str, Any] = {"harness": "pi"}
 
 
 @pytest.fixture(scope="session")
