@@ -78,6 +78,7 @@ class Running:
     names: Names
     dialled: Dialled
     told: list[dict[str, Any]]
+    way: WayOut
 
     def permit(self, name: str, port: int) -> None:
         """The name leads to this port of ours."""
@@ -129,7 +130,7 @@ async def running(
         sockets = SessionSockets(Path(directory), lambda _: _models, lambda _: proxy)
         async with sockets.serving():
             path = await sockets.open(session_id or uuid4())
-            yield Running(proxy, path, policy, names, dialled, told)
+            yield Running(proxy, path, policy, names, dialled, told, way)
 
 
 @asynccontextmanager

@@ -136,5 +136,5 @@ async def test_nothing_is_told_of_a_session_that_is_closed() -> None:
         told = len(there.told)
         writer.close()
         await reader.read(-1)
-        await until(lambda: not there.proxy._open)
+        await until(lambda: there.way.open == 0)
         assert len(there.told) == told
