@@ -7,6 +7,7 @@ making. There is no setting that could do the same.
 from __future__ import annotations
 
 import asyncio
+import json
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -154,6 +155,11 @@ async def listener(serve: Serve) -> AsyncIterator[int]:
 
 def status(answer: bytes) -> int:
     return int(answer.split(b" ", 2)[1])
+
+
+def code(answer: bytes) -> str:
+    """Of a refusal."""
+    return str(json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"])
 
 
 def said(told: dict[str, Any]) -> tuple[str, str, str]:
