@@ -16,6 +16,7 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -41,12 +42,24 @@ DROPPED = "records.dropped"
 CUT_OFF = "model.lost"
 
 
+@dataclass(frozen=True)
+class Limits:
+    """How many records one session's log holds, and how far its file grows in between."""
+
+    records: int = MAX_RECORDS
+    rewrite_bytes: int = REWRITE_BYTES
+
+
+DEFAULT_LIMITS = Limits()
+
+
 class SessionLog:
     """One session's records. Nothing here waits but `wait`: a record is on disk when `add`
     returns."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limits: Limits) -> None:
         self._path = path
+        self._limits = limits
         self._records: deque[GatewayRecord] = deque()
         self._last = 0
         self._open: dict[int, dict[str, Any]] = {}
@@ -57,10 +70,10 @@ class SessionLog:
         self.spent = Spent()
 
     @classmethod
-    def load(cls, path: Path) -> SessionLog:
+    def load(cls, path: Path, limits: Limits = DEFAULT_LIMITS) -> SessionLog:
         """What an earlier gateway left, if it left anything; its open requests have ended with it.
         A torn last line is left out: whoever wrote it did not get to use it."""
-        log = cls(path)
+        log = cls(path, limits)
         with contextlib.suppress(FileNotFoundError):
             for line in path.read_bytes().splitlines():
                 log._replay(line)
@@ -146,7 +159,7 @@ class SessionLog:
         return bool(self._records) and self._records[-1].id > after
 
     def _bound(self) -> None:
-        if len(self._records) > MAX_RECORDS:
+        if len(self._records) > self._limits.records:
             self._drop()
         self._changed.set()
         self._changed = asyncio.Event()
@@ -171,7 +184,7 @@ class SessionLog:
     def _drop(self) -> None:
         """Make room, and say what went."""
         gone: Counter[str] = Counter()
-        while len(self._records) > MAX_RECORDS // 2:
+        while len(self._records) > self._limits.records // 2:
             record = self._records.popleft()
             earlier = record.data.get("kinds", {}) if record.kind == DROPPED else {record.kind: 1}
             gone.update(earlier)
@@ -217,7 +230,7 @@ class SessionLog:
             return
         with _private(self._path, os.O_APPEND) as file:
             self._written += file.write(line + b"\n")
-        if self._written > REWRITE_BYTES:
+        if self._written > self._limits.rewrite_bytes:
             self._rewrite()
 
     def _rewrite(self) -> None:

@@ -7,6 +7,7 @@ making. There is no setting that could do the same.
 from __future__ import annotations
 
 import asyncio
+import json
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -78,6 +79,7 @@ class Running:
     names: Names
     dialled: Dialled
     told: list[dict[str, Any]]
+    way: WayOut
 
     def permit(self, name: str, port: int) -> None:
         """The name leads to this port of ours."""
@@ -129,7 +131,7 @@ async def running(
         sockets = SessionSockets(Path(directory), lambda _: _models, lambda _: proxy)
         async with sockets.serving():
             path = await sockets.open(session_id or uuid4())
-            yield Running(proxy, path, policy, names, dialled, told)
+            yield Running(proxy, path, policy, names, dialled, told, way)
 
 
 @asynccontextmanager
@@ -153,6 +155,11 @@ async def listener(serve: Serve) -> AsyncIterator[int]:
 
 def status(answer: bytes) -> int:
     return int(answer.split(b" ", 2)[1])
+
+
+def code(answer: bytes) -> str:
+    """Of a refusal."""
+    return str(json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"])
 
 
 def said(told: dict[str, Any]) -> tuple[str, str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import logging
 import os
 import signal
@@ -291,15 +292,14 @@ async def begin_turn(running: Gateway, session_id: UUID, **terms: Any) -> Path:
     return Path(answer.json()["socket"])
 
 
-async def connect(path: Path, target: str) -> str:
-    """The status line of a CONNECT by a session's socket."""
+async def connect(path: Path, target: str) -> tuple[int, str]:
+    """Status and code of the refusal of a CONNECT by a session's socket."""
     reader, writer = await asyncio.open_unix_connection(str(path))
     writer.write(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())
     async with asyncio.timeout(20):
-        line = await reader.readline()
-        await reader.read(-1)
+        head, _, body = (await reader.read(-1)).partition(b"\r\n\r\n")
     writer.close()
-    return line.decode().strip()
+    return int(head.split()[1]), json.loads(body)["error"]["code"]
 
 
 def port_settings(port: int) -> dict[str, str]:

@@ -23,7 +23,17 @@ from sidecar.gateway.egress.addresses import (
     dial,
 )
 from sidecar.gateway.egress.carry import forward, outgoing, tunnel
-from sidecar.gateway.egress.tally import Passage, Tally, Tell, Verdict
+from sidecar.gateway.egress.tally import (
+    BROKEN_OFF,
+    BYTES_SPENT,
+    FAILED,
+    IDLE,
+    REVOKED,
+    Passage,
+    Tally,
+    Tell,
+    Verdict,
+)
 from sidecar.gateway.egress.targets import Refused, Target, absolute_target, tunnel_target
 from sidecar.gateway.egress.wire import CHUNK, Wire, close
 
@@ -132,7 +142,7 @@ class Proxy:
             async with self._admitted(here, passage) as (target, request):
                 reason = await self._carry(here, target, request, passage)
         except asyncio.CancelledError:
-            reason = "not allowed any more"
+            reason = REVOKED
             writer.transport.abort()
             raise
         except Refused as refused:
@@ -141,7 +151,7 @@ class Proxy:
                 await here.refuse(refused)
         except Exception:  # the boundary: one connection must not be an unseen failure
             logger.exception("session=%s egress failed", self._session_id)
-            reason = "an error of the gateway"
+            reason = FAILED
         finally:
             self._tally.ended(passage, verdict, reason)
             logger.info(
@@ -312,12 +322,12 @@ def _spent() -> Refused:
     return Refused(
         403,
         "egress_bytes",
-        "this turn has moved as many bytes as it may",
+        BYTES_SPENT,
         "HOLDFAST_EGRESS_BYTES is the limit; the next turn begins anew.",
     )
 
 
 def _why(error: Exception) -> str:
     if isinstance(error, BytesSpent):
-        return _spent().reason
-    return "nothing moved for too long" if isinstance(error, TimeoutError) else "cut off"
+        return BYTES_SPENT
+    return IDLE if isinstance(error, TimeoutError) else BROKEN_OFF

@@ -17,6 +17,12 @@ Tell = Callable[[dict[str, Any]], object]
 MAX_KINDS = 100
 THE_REST = "more hosts than are told apart"
 STILL_OPEN = "still open"
+# Why a connection ended before its time.
+BYTES_SPENT = "this turn has moved as many bytes as it may"
+IDLE = "nothing moved for too long"
+REVOKED = "not allowed any more"
+BROKEN_OFF = "cut off"
+FAILED = "an error of the gateway"
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import pytest
+
 from sidecar.gateway.egress.proxy import Allowed, Rules
-from sidecar.gateway.egress.tally import STILL_OPEN
-from tests.support.egress import ANY_PORT, echo, last, listener, rest, running, said, status
+from sidecar.gateway.egress.tally import BYTES_SPENT, IDLE, REVOKED, STILL_OPEN
+from tests.support.egress import ANY_PORT, code, echo, last, listener, rest, running, status
 from tests.support.gateway import until
 
 
@@ -22,8 +24,9 @@ async def test_a_head_without_end_is_cut_off() -> None:
 
 async def test_a_head_that_never_ends_is_not_waited_for() -> None:
     async with running(rules=Rules(head_seconds=0.05)) as there:
-        assert status(await there.ask(b"CONNECT web.example:443 HTTP/1.1\r\nHost: x\r\n")) == 408
-        assert said(await last(there))[1:] == ("refused", "the request did not arrive in time")
+        answer = await there.ask(b"CONNECT web.example:443 HTTP/1.1\r\nHost: x\r\n")
+        assert (status(answer), code(answer)) == (408, "too_slow")
+        assert (await last(there))["verdict"] == "refused"
 
 
 async def test_no_more_connections_at_a_time_than_the_rules_say() -> None:
@@ -50,7 +53,7 @@ async def test_no_more_bytes_in_a_turn_than_the_rules_say() -> None:
         writer.close()
         assert len(got) <= 100_000
         record = await last(there)
-        assert record["reason"] == "this turn has moved as many bytes as it may"
+        assert record["reason"] == BYTES_SPENT
         assert record["verdict"] == "allowed"
         refused = await there.ask(
             f"CONNECT echo.example:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
@@ -69,7 +72,7 @@ async def test_a_connection_on_which_nothing_moves_is_ended() -> None:
         _, reader, writer = await there.connect(f"echo.example:{port}")
         assert await rest(reader) == b""
         writer.close()
-        assert (await last(there))["reason"] == "nothing moved for too long"
+        assert (await last(there))["reason"] == IDLE
 
 
 async def test_a_reader_that_does_not_read_holds_the_writer_up() -> None:
@@ -109,7 +112,7 @@ async def test_a_turn_that_allows_less_ends_what_is_open() -> None:
         there.proxy.begin_turn(Allowed("off"))
         assert await rest(reader) == b""
         record = await last(there, 3)  # two told that it was open when a turn began
-        assert record["reason"] == "not allowed any more"
+        assert record["reason"] == REVOKED
         writer.close()
 
 
@@ -136,5 +139,25 @@ async def test_nothing_is_told_of_a_session_that_is_closed() -> None:
         told = len(there.told)
         writer.close()
         await reader.read(-1)
-        await until(lambda: not there.proxy._open)
+        await until(lambda: there.way.open == 0)
         assert len(there.told) == told
+
+
+def test_why_a_connection_was_ended_is_said_in_words() -> None:
+    assert (BYTES_SPENT, IDLE, REVOKED) == (
+        "this turn has moved as many bytes as it may",
+        "nothing moved for too long",
+        "not allowed any more",
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_head", "words"),
+    [
+        (b"CONNECT web.example:22 HTTP/1.1\r\nHost: x\r\n\r\n", b"port 22 is not open"),
+        (b"CONNECT web.example:443 HTTP/1.1\r\n", b"the request did not arrive in time"),
+    ],
+)
+async def test_a_refusal_says_why_in_words(request_head: bytes, words: bytes) -> None:
+    async with running(rules=Rules(head_seconds=0.05)) as there:
+        assert words in await there.ask(request_head)

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from sidecar.gateway.egress.proxy import Allowed
+from sidecar.gateway.egress.tally import BROKEN_OFF
 from tests.support.egress import Web, echo, last, listener, running, said, status
 
 
@@ -165,7 +166,7 @@ async def test_an_answer_that_breaks_off_does_not_look_whole(broken: bytes) -> N
         )
         assert b"half" in answer
         assert b"content-length: 10" in answer.lower() or b"\r\n0\r\n" not in answer
-        assert (await last(there))["reason"] == "cut off"
+        assert (await last(there))["reason"] == BROKEN_OFF
 
 
 async def test_what_is_no_http_is_a_clear_502() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from contracts.bodies import Budget, Spent, Terms
 from sidecar.gateway import records
-from sidecar.gateway.records import Records, SessionLog
+from sidecar.gateway.records import Limits, Records, SessionLog
 
 
 @pytest.fixture
@@ -98,14 +98,12 @@ def test_terms_and_what_was_spent_outlive_the_process_and_what_was_taken(path: P
     assert SessionLog.load(path).spent.tokens == 22, "what is known of is never unspent"
 
 
-def test_records_that_nobody_takes_are_dropped_at_a_bound_and_counted(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(records, "MAX_RECORDS", 10)
-    log = SessionLog.load(path)
+def test_records_that_nobody_takes_are_dropped_at_a_bound_and_counted(path: Path) -> None:
+    limits = Limits(records=10)
+    log = SessionLog.load(path, limits)
     for _ in range(35):
         log.add("usage", usage(1))
-    for known in (log, SessionLog.load(path)):
+    for known in (log, SessionLog.load(path, limits)):
         found = known.after(0).records
         assert len(found) <= 10
         dropped = sum(r.data["kinds"]["usage"] for r in found if r.kind == records.DROPPED)
@@ -114,11 +112,8 @@ def test_records_that_nobody_takes_are_dropped_at_a_bound_and_counted(
         assert known.spent.tokens == 70
 
 
-def test_a_log_does_not_grow_with_what_was_taken(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(records, "REWRITE_BYTES", 2000)
-    log = SessionLog.load(path)
+def test_a_log_does_not_grow_with_what_was_taken(path: Path) -> None:
+    log = SessionLog.load(path, Limits(rewrite_bytes=2000))
     for _ in range(200):
         log.taken(log.add("usage", usage(1)))
     assert path.stat().st_size < 4000
