@@ -284,8 +284,9 @@ async def test_without_an_answer_nothing_is_gone_and_nothing_is_made(place: Plac
     """A rival of a living box is the one unforgivable error."""
     try:
         with place.serving() as pid:
+            async with connect(place.socket) as patient:
+                box = await patient.boxes.start(spec_at(place))
             async with connect(place.socket, Patience(away=0.5)) as host:
-                box = await host.boxes.start(spec_at(place))
                 await kill(pid)
                 local = LocalProvider(host.boxes)
                 assert await local.status(box.id) is Status.UNKNOWN

@@ -657,7 +657,8 @@ async def test_a_failed_build_is_said_and_the_next_one_starts_anew(
 def test_the_checkouts_own_dockerfile_can_be_staged(tmp_path: Path) -> None:
     stage(ROOT, tmp_path, {"GEESEFS": "0.43.3"})
     image = Image.from_dockerfile(tmp_path / "Dockerfile")
-    copied = [line.split()[1:-1] for line in image.dockerfile().splitlines() if "COPY " in line]
+    lines = image.dockerfile().splitlines()
+    copied = [line.split()[1:-1] for line in lines if line.startswith("COPY ")]
     sources = {word for words in copied for word in words if not words[0].startswith("--from")}
     assert "sandbox-image/boxd" in sources
     assert [word for word in sources if "*" not in word and not (tmp_path / word).exists()] == []
