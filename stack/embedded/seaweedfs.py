@@ -57,11 +57,13 @@ def seaweedfs_part(
         prepare=prepare,
         cleanup=cleanup,
         is_ready=probe.is_ready,
-        # Its filer waits 15 s for subscribers that never leave, its own among them. By now no
-        # client of ours is left, and what it acknowledged survives SIGKILL.
+        # Its filer waits 15 s for gRPC subscribers that never leave, its own among them, and by its
+        # log no other part of weed begins to stop before that (4.48): 3 s, as it was, gained
+        # nothing. By now no client of ours is left, and what it acknowledged survives SIGKILL: of
+        # 754 files written through its filer while it was killed like this, none was lost.
         stop_signal=signal.SIGTERM,
-        stop_seconds=3.0,
-        stop_note="its filer waits for its own subscribers: ended after 3 s",
+        stop_seconds=0.5,
+        stop_note="its filer would wait for its own subscribers: ended after 0.5 s",
     )
 
 
