@@ -10,6 +10,7 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
+from stack.embedded.cluster_template import ClusterTemplate, template_key
 from stack.embedded.layout import Layout
 from stack.embedded.part import Part
 from stack.embedded.processes import run_tool
@@ -32,12 +33,20 @@ _SETTINGS = {
 }
 
 
+_INITDB = (
+    *("-U", "postgres", "--auth=trust", "--encoding=UTF8"),
+    *("--locale-provider=builtin", "--locale=C.UTF-8", "--no-instructions"),
+)
+_CREATE = f"CREATE DATABASE {DATABASE};\n"
+
+
 def database_url(layout: Layout) -> str:
     return f"postgresql://postgres@/{DATABASE}?host={layout.postgres_socket_dir}"
 
 
-def postgres_part(layout: Layout, programs: Path, env: Mapping[str, str]) -> Part:
-    """The server of `layout`, with `programs` from PostgreSQL's bin directory.
+def postgres_part(layout: Layout, programs: Path, cache: Path, env: Mapping[str, str]) -> Part:
+    """The server of `layout`, with `programs` from PostgreSQL's bin directory. A template for new
+    clusters is kept in `cache`.
 
     Raises:
         BinaryMissing: `unshare` is needed and not there.
@@ -45,7 +54,7 @@ def postgres_part(layout: Layout, programs: Path, env: Mapping[str, str]) -> Par
     data = layout.postgres
     options = {**_SETTINGS, "unix_socket_directories": str(layout.postgres_socket_dir)}
     flags = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
-    cluster = _Cluster(data, programs, env, as_nobody())
+    cluster = _Cluster(data, programs, cache, env, as_nobody())
     return Part(
         name=NAME,
         argv=(str(programs / "postgres"), "-D", str(data), *flags),
@@ -87,10 +96,16 @@ def _has_a_name(uid: int) -> bool:
 
 class _Cluster:
     def __init__(
-        self, data: Path, programs: Path, env: Mapping[str, str], wrapper: tuple[str, ...]
+        self,
+        data: Path,
+        programs: Path,
+        cache: Path,
+        env: Mapping[str, str],
+        wrapper: tuple[str, ...],
     ) -> None:
         self._data = data
         self._programs = programs
+        self._cache = cache
         self._env = env
         self.wrapper = wrapper
 
@@ -106,14 +121,21 @@ class _Cluster:
         new = self._data.with_name("postgres.new")
         # left by a start that was killed half way
         await asyncio.to_thread(shutil.rmtree, new, ignore_errors=True)
-        await self._run(
-            "initdb",
-            *("-D", str(new), "-U", "postgres", "--auth=trust", "--encoding=UTF8"),
-            *("--locale-provider=builtin", "--locale=C.UTF-8", "--no-instructions"),
-        )
-        create = f"CREATE DATABASE {DATABASE};\n".encode()
-        await self._run("postgres", "--single", "-D", str(new), "postgres", given=create)
+        template = await self._template()
+        if await asyncio.to_thread(template.copy_to, new):
+            await self._run("initdb", "--sync-only", "-D", str(new))
+        else:
+            await self._run("initdb", "-D", str(new), *_INITDB)
+            create = _CREATE.encode()
+            await self._run("postgres", "--single", "-D", str(new), "postgres", given=create)
+            await asyncio.to_thread(template.keep, new)
         new.rename(self._data)
+
+    async def _template(self) -> ClusterTemplate:
+        server = self._programs / "postgres"
+        version = await self._run("postgres", "--version")
+        key = template_key((version, str(server.stat().st_size), *_INITDB, _CREATE))
+        return ClusterTemplate(self._cache / "postgres" / key)
 
     async def is_ready(self, pid: int) -> bool:
         """PostgreSQL writes its own state into its lock file, as pg_ctl reads it."""
@@ -146,8 +168,8 @@ class _Cluster:
         except OSError:
             return []
 
-    async def _run(self, program: str, *arguments: str, given: bytes | None = None) -> None:
-        await run_tool(
+    async def _run(self, program: str, *arguments: str, given: bytes | None = None) -> str:
+        return await run_tool(
             program,
             *self.wrapper,
             str(self._programs / program),

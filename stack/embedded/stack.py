@@ -78,7 +78,9 @@ def build_parts(wiring: Wiring, only: Collection[str] = ALL_PARTS) -> list[Part]
         layout, installed.weed, wiring.ports, wiring.settings, inherited_environment()
     )
     parts = [
-        postgres.postgres_part(layout, installed.postgres, inherited_environment()),
+        postgres.postgres_part(
+            layout, installed.postgres, wiring.settings.cache_root, inherited_environment()
+        ),
         seaweedfs.seaweedfs_part(
             layout,
             installed.weed,
