@@ -23,9 +23,13 @@ NODE_GROUP = $(shell command -v npm >/dev/null 2>&1 \
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# Bytecode is made once, when something is installed: programs whose environment forbids them to
+# write it (PYTHONDONTWRITEBYTECODE) would else compile all that they import, each time. To look for
+# what is missing takes longer than all the rest, hence the check.
 .PHONY: setup
 setup: uv ## Install the pinned Python packages (PostgreSQL, SeaweedFS and bubblewrap among them)
-	@$(UV) sync --locked --quiet $(NODE_GROUP)
+	@sync='$(UV) sync --locked --quiet $(NODE_GROUP)'; \
+		$$sync --check 2>/dev/null || $$sync --compile-bytecode
 
 # Into a directory of its own: it changes nothing on the machine, and works where the system's
 # Python is managed by the distribution, also without its package python3-venv.
