@@ -229,7 +229,8 @@ async def test_a_server_ends_at_once_whatever_its_clients_do(cloud: Cloud) -> No
         async with http_server(Faulty(None, faults, cloud), "127.0.0.1") as url:
             asked = asyncio.create_task(client.get(url))
             await until(lambda: faults.all()[0][1], "the request has come")
-        with pytest.raises(httpx.TransportError):
+        # cut off by the server's end, and not by the client's own timeout
+        with pytest.raises((httpx.ReadError, httpx.RemoteProtocolError)):
             await asked
 
 
