@@ -44,6 +44,7 @@ FROM python AS emulators
 COPY --from=emulators-packages /opt/venv /opt/venv
 COPY docker/healthy.py /opt/holdfast/
 COPY emulators /app/emulators
+RUN /opt/venv/bin/python -m compileall -q /app
 ENTRYPOINT ["/opt/venv/bin/python", "-P", "-m", "emulators"]
 
 FROM python AS api
@@ -53,6 +54,8 @@ COPY seaweedfs/buckets.py /opt/holdfast/
 COPY contracts /app/contracts
 COPY client /app/client
 COPY api /app/api
+# it runs as a user who cannot write there: without bytecode every start would compile all of it
+RUN /opt/venv/bin/python -m compileall -q /app
 USER 1000:1000
 ENTRYPOINT ["/opt/venv/bin/python", "-P"]
 CMD ["-m", "api"]
@@ -62,6 +65,7 @@ COPY --from=sidecar-packages /opt/venv /opt/venv
 COPY docker/healthy.py /opt/holdfast/
 COPY contracts /app/contracts
 COPY sidecar /app/sidecar
+RUN /opt/venv/bin/python -m compileall -q /app
 USER 1000:1000
 ENTRYPOINT ["/opt/venv/bin/python", "-P"]
 CMD ["-m", "sidecar"]

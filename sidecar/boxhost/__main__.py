@@ -5,8 +5,6 @@ calls it when it stops, and before it starts, to clear what a crash left behind.
 
 `python -m sidecar.boxhost serve`: boxes and mounts for a sidecar without privilege, over the unix
 socket HOLDFAST_BOXHOST. Whoever is PID 1 there must reap orphans (`init: true` in compose).
-
-`python -m sidecar.boxhost ping`: whether that service answers, for a health check.
 """
 
 from __future__ import annotations
@@ -20,15 +18,12 @@ from pydantic import field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from contracts import logs
-from contracts.errors import BoxHostUnavailable
 from contracts.hardening import no_core_dumps
 from contracts.logs import LogFormat
-from sidecar.boxhost import client, listening
+from sidecar.boxhost import listening
 from sidecar.boxhost.in_process import HostParts, OwnHost
 from sidecar.boxhost.leftovers import stop_all
 from sidecar.boxhost.service import Service
-
-PING_SECONDS = 5
 
 
 class Settings(BaseSettings):
@@ -63,14 +58,6 @@ class ServeSettings(Settings):
         return None if value == "" else value
 
 
-class PingSettings(BaseSettings):
-    model_config = SettingsConfigDict(
-        env_prefix="HOLDFAST_", frozen=True, extra="ignore", hide_input_in_errors=True
-    )
-
-    boxhost: Path
-
-
 async def serve(settings: ServeSettings) -> None:
     host = OwnHost(
         HostParts(
@@ -94,12 +81,6 @@ async def serve(settings: ServeSettings) -> None:
         await stop_all(settings.data_dir, settings.run_dir, settings.bwrap)
 
 
-async def ping(settings: PingSettings) -> None:
-    """Raises: BoxHostUnavailable, TimeoutError."""
-    async with asyncio.timeout(PING_SECONDS), client.connect(settings.boxhost):
-        pass
-
-
 def main() -> None:
     match sys.argv[1:]:
         case ["stop-all"]:
@@ -114,13 +95,8 @@ def main() -> None:
                 asyncio.run(serve(settings))
             except listening.Taken as error:
                 sys.exit(str(error))
-        case ["ping"]:
-            try:
-                asyncio.run(ping(PingSettings()))
-            except (BoxHostUnavailable, TimeoutError) as error:
-                sys.exit(f"the box-host does not answer: {error}")
         case _:
-            sys.exit("usage: python -m sidecar.boxhost stop-all|serve|ping")
+            sys.exit("usage: python -m sidecar.boxhost stop-all|serve")
 
 
 if __name__ == "__main__":

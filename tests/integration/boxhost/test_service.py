@@ -24,6 +24,7 @@ from sidecar.boxhost.processes import ProcessId
 from sidecar.providers.base import SandboxSpec, Status
 from sidecar.providers.local import LocalProvider
 from tests.support.box_host import Place, served
+from tests.support.paths import ROOT
 from tests.support.requirements import missing
 from tests.support.services import short_directory
 
@@ -345,15 +346,15 @@ async def test_a_second_service_leaves_the_first_one_its_socket(
     assert await host.boxes.all_living() == []
 
 
-async def test_ping_tells_whether_it_answers(place: Place) -> None:
-    def ping() -> int:
-        argv = [sys.executable, "-m", "sidecar.boxhost", "ping"]
-        done = subprocess.run(argv, env=place.environment, check=False, timeout=60)
-        return done.returncode
+async def test_the_health_check_tells_whether_it_answers(place: Place) -> None:
+    def check() -> int:
+        script = ROOT / "docker" / "healthy.py"
+        argv = [sys.executable, "-I", "-S", str(script), f"unix:{place.socket}", "/healthz"]
+        return subprocess.run(argv, check=False, timeout=60).returncode
 
-    assert await asyncio.to_thread(ping) == 1
+    assert await asyncio.to_thread(check) == 1
     async with served(place):
-        assert await asyncio.to_thread(ping) == 0
+        assert await asyncio.to_thread(check) == 0
 
 
 async def test_the_sidecars_user_alone_can_connect_to_it_and_to_its_boxes(
