@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -13,16 +12,16 @@ from pydantic import SecretStr
 
 from client import Holdfast, Store
 from client.settings import Target, open_store
+from stack.embedded.ports import GRPC_OFFSET
 from tests.support.emulators.fixtures import Emulate, Emulator
 from tests.support.emulators.fixtures import arguments as arguments
 from tests.support.emulators.fixtures import emulate as emulate
 from tests.support.emulators.fixtures import root as root
+from tests.support.ports import free_port
 from tests.support.running_stack import RunningStack, running_stack
 from tests.support.services import short_directory
 
 KEYS = {"e2b": "e2b-emulated", "modal": "ak-emulated:as-emulated", "daytona": "dtn-emulated"}
-# weed's gRPC is 10,000 above; both stay below what the kernel gives to outgoing connections.
-PORTS = range(22_701, 22_750)
 
 
 @dataclass(frozen=True)
@@ -37,15 +36,6 @@ class Clouds:
         return open_store(Target(self.stack.url, SecretStr(self.stack.token), self.stack.data_dir))
 
 
-def free_ports(count: int) -> list[int]:
-    found = []
-    for port in PORTS:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            found.append(port)
-    return found[:count]
-
-
 @pytest.fixture(scope="session", params=["checkpoint", "geesefs"])
 async def clouds(
     request: pytest.FixtureRequest, emulate: Emulate, sandbox_image: str, fuse: None
@@ -53,7 +43,7 @@ async def clouds(
     more: list[str] = []
     if request.param == "geesefs":
         more = ["--geesefs", str(request.getfixturevalue("geesefs"))]
-    gateway, store = free_ports(2)
+    gateway, store = free_port(), free_port(also=GRPC_OFFSET)
     reach = ["--reach", str(gateway), str(store)]
     async with contextlib.AsyncExitStack() as up:
         found = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -142,16 +142,20 @@ async def let_go(hf: Holdfast, session: Session) -> None:
 
 async def wait_for_end(hf: Holdfast, turn: Turn) -> Any:
     """The event that a turn ended with."""
+    return await _wait(hf, turn, TURN_END_TYPES)
+
+
+async def wait_for_event(hf: Holdfast, turn: Turn, kind: str) -> Any:
+    """The turn's first event of this kind; fails at once when the turn ends without it."""
+    found = await _wait(hf, turn, {kind, *TURN_END_TYPES})
+    assert found.type == kind, f"no {kind} before {found!r}"
+    return found
+
+
+async def _wait(hf: Holdfast, turn: Turn, kinds: Collection[str]) -> Any:
+    # a cold opencode on a loaded machine needs most of a minute
     async with asyncio.timeout(150):
         async for event in hf.events(turn.session_id, after=turn.first_seq - 1):
-            if event.turn_id == turn.id and event.type in TURN_END_TYPES:
+            if event.turn_id == turn.id and event.type in kinds:
                 return event
     raise AssertionError("the stream ended before the turn")
-
-
-async def wait_for_event(hf: Holdfast, turn: Turn, kind: str, within: float = 60) -> Any:
-    async with asyncio.timeout(within):
-        async for event in hf.events(turn.session_id, after=turn.first_seq - 1):
-            if event.turn_id == turn.id and event.type == kind:
-                return event
-    raise AssertionError(f"the stream ended without {kind}")

@@ -155,7 +155,7 @@ async def test_in_a_container_too_a_file_appears_only_after_it_is_allowed(
     session = await hf.sessions.create(harness=harness, provider="docker", permissions="ask")
     for kind, stored in (("reject_once", None), ("allow_once", b"hello")):
         turn = await hf.turns.start(session.id, "ask to run: printf hello > a.txt")
-        await wait_for_event(hf, turn, "permission.asked", within=150)
+        await wait_for_event(hf, turn, "permission.asked")
         [asked] = await hf.permissions.list(session.id, pending=True)
         option = next(each.option_id for each in asked.options if each.kind == kind)
         await hf.permissions.answer(session.id, asked.permission_id, option)

@@ -39,8 +39,7 @@ def write(path: str) -> str:
 
 async def asked(hf: Holdfast, turn: Turn) -> Permission:
     """What the turn waits for."""
-    # a cold opencode on a loaded machine needs most of a minute
-    event = await wait_for_event(hf, turn, "permission.asked", within=150)
+    event = await wait_for_event(hf, turn, "permission.asked")
     [pending] = await hf.permissions.list(turn.session_id, pending=True)
     assert pending.permission_id == event.permission_id
     return pending
