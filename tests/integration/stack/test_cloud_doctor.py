@@ -242,32 +242,50 @@ async def test_what_an_sdk_prints_is_no_step_and_ends_nothing() -> None:
     ]
 
 
-@pytest.mark.stack
-@pytest.mark.usefixtures("harness_dir")
-def test_a_sandbox_of_each_cloud_reaches_us_and_is_gone_at_the_end(
-    clouds: tuple[dict[str, str], dict[Cloud, Emulated]],
-) -> None:
+@pytest.fixture(scope="module")
+def with_stack(
+    clouds: tuple[dict[str, str], dict[Cloud, Emulated]], harness_dir: Path
+) -> Iterator[dict[str, str]]:
+    """The environment of a running stack that uses all clouds."""
     env, _ = clouds
-    up = subprocess.run(
-        command("up", "--detach"), cwd=ROOT, env=env, capture_output=True, timeout=120, check=False
-    )
     try:
-        assert up.returncode == 0, up.stderr.decode()
-        for name in Cloud:
-            code, steps = doctor(env, "--provider", name, "--box")
-            assert code == 0, [step for step in steps.values() if step["level"] != "ok"]
-            assert {step["level"] for step in steps.values()} == {"ok"}, steps
-            expected = ["SDK", "key", "control plane", "image", "model gateway", "store"]
-            expected += ["a sandbox", "from it: gateway", "from it: store", "workspace", "its end"]
-            assert list(steps) == expected
-        # while the store's own door is shut, the sandbox says so, and is ended all the same
-        shut = {**env, "HOLDFAST_STORE_URL": f"{env['HOLDFAST_GATEWAY_URL']}/elsewhere"}
-        code, steps = doctor(shut, "--provider", "e2b", "--box")
-        assert code == 1
-        assert steps["store"]["level"] == "fail"
-        assert steps["a sandbox"]["found"] == "not tried"
+        up = holdfast(env, "up", "--detach")
+        assert up.returncode == 0, up.stderr
+        yield env
     finally:
-        down = subprocess.run(
-            command("down"), cwd=ROOT, env=env, capture_output=True, timeout=120, check=False
-        )
-    assert down.returncode == 0, down.stderr.decode()
+        down = holdfast(env, "down")
+    assert down.returncode == 0, down.stderr
+
+
+def holdfast(env: Mapping[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*words),
+        cwd=ROOT,
+        env=dict(env),
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize("name", list(Cloud))
+def test_a_sandbox_of_each_cloud_reaches_us_and_is_gone_at_the_end(
+    name: Cloud, with_stack: dict[str, str]
+) -> None:
+    code, steps = doctor(with_stack, "--provider", name, "--box")
+    assert code == 0, [step for step in steps.values() if step["level"] != "ok"]
+    assert {step["level"] for step in steps.values()} == {"ok"}, steps
+    expected = ["SDK", "key", "control plane", "image", "model gateway", "store"]
+    expected += ["a sandbox", "from it: gateway", "from it: store", "workspace", "its end"]
+    assert list(steps) == expected
+
+
+@pytest.mark.stack
+def test_while_the_stores_door_is_shut_no_sandbox_is_made(with_stack: dict[str, str]) -> None:
+    shut = {**with_stack, "HOLDFAST_STORE_URL": f"{with_stack['HOLDFAST_GATEWAY_URL']}/elsewhere"}
+    code, steps = doctor(shut, "--provider", "e2b", "--box")
+    assert code == 1
+    assert steps["store"]["level"] == "fail"
+    assert steps["a sandbox"]["found"] == "not tried"
