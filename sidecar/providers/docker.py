@@ -91,11 +91,12 @@ class DockerProvider:
                 return f"there is no image {self._host.image}: build it with `make images`"
             if error.status != NO_ENGINE:
                 return f"the engine refuses: {error.message}"
-        except (OSError, aiohttp.ClientError, TimeoutError):
-            pass
+            why = error.message
+        except (OSError, aiohttp.ClientError, TimeoutError) as error:
+            why = str(error) or type(error).__name__
         else:
             return ""
-        return f"no Docker engine answers at {self._host.socket}"
+        return f"no Docker engine answers at {self._host.socket}: {why}"
 
     async def create(self, spec: SandboxSpec) -> DockerSandbox:
         name = self._name(spec.key)
