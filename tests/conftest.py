@@ -23,6 +23,7 @@ pytest_plugins = ["tests.support.report"]
 TIERS = ("compose", "clouds", "e2e", "ui", "integration", "unit")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order the tiers, and keep the tests of a file on one worker: they share its fixtures."""
     items.sort(key=lambda item: TIERS.index(_tier(item)))
