@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from api.scrape import BOXES_SECONDS
 from client import Holdfast
 from contracts.bodies import Session
 from tests.e2e.conftest import run
@@ -106,14 +108,20 @@ async def test_logs_are_shown_with_the_name_of_their_part(
 
 
 async def test_metrics_tell_of_the_turn_and_its_sandbox(
-    stack: RunningStack, watched: Watched
+    stack: RunningStack, hf: Holdfast, watched: Watched
 ) -> None:
     async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
         assert (await http.get(f"{stack.url}/metrics")).status_code == 401
     assert watched.change("holdfast_turns", "completed") == 1
-    assert watched.change("holdfast_sandboxes", "local") == 1
-    assert watched.change("holdfast_sandboxes_warm") == 1
-    assert watched.after["holdfast_leaks",] == 0
+    boxes = (await hf.sandboxes()).sandboxes
+    assert watched.session.id in {box.session_id for box in boxes}
+    local = sum(box.provider == "local" for box in boxes)
+    warm = sum(not box.in_use for box in boxes)
+    async with asyncio.timeout(3 * BOXES_SECONDS):  # what is told of them may be this old
+        while (found := await metrics(stack))["holdfast_sandboxes", "local"] != local:
+            await asyncio.sleep(0.1)
+    assert found["holdfast_sandboxes_warm",] == warm
+    assert found["holdfast_leaks",] == 0
     up = [watched.after["holdfast_up", part] for part in ("database", "sidecar", "store")]
     assert up == [1, 1, 1]
     assert watched.change_of_all("holdfast_barrier_seconds_count") == 1
