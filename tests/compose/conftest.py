@@ -31,7 +31,7 @@ def images(docker: Path, sandbox_image: str) -> None:
     )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def stack(images: None, fuse: None) -> AsyncIterator[Compose]:
     """Up, without profiles until a test asks for `emulated`."""
     async with compose_project() as running:

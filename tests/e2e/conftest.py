@@ -40,7 +40,7 @@ UNTIL_LET_GO = (
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def light_settings(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
     """For a stack that has the light agent too, in containers where there is an engine."""
     try:
@@ -51,7 +51,7 @@ def light_settings(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
         yield settings
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def stack(fuse: None, light_settings: dict[str, str]) -> AsyncIterator[RunningStack]:
     settings = {
         **light_settings,
@@ -72,7 +72,7 @@ class Keyed:
     key: str
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def keyed(fuse: None, light_settings: dict[str, str]) -> AsyncIterator[Keyed]:
     """A stack that has keys of both families, and tight limits. The keys' vendor is a second
     gateway on loopback, whose scripted model knows the key for the token of a session of its own.

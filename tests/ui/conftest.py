@@ -76,7 +76,7 @@ def chromium() -> str:
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def browser(chromium: str) -> AsyncIterator[Browser]:
     async with async_playwright() as playwright:
         made = await playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
@@ -88,7 +88,7 @@ async def browser(chromium: str) -> AsyncIterator[Browser]:
 AGENT = LIGHT
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def stack(fuse: None, chromium: str) -> AsyncIterator[RunningStack]:
     """One for all tests of this folder: their files share the xdist group `ui`."""
     with short_directory() as directory, light_agent() as harnesses:
