@@ -32,18 +32,18 @@ sys.addaudithook(_refuse)
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup() -> Generator[None]:
-    with _guarded():
+    with _refusing_processes():
         yield
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None]:
-    with _guarded():
+    with _refusing_processes():
         yield
 
 
 @contextlib.contextmanager
-def _guarded() -> Iterator[None]:
+def _refusing_processes() -> Iterator[None]:
     """Refuse every process; fail also when the refusal was swallowed."""
     global _started
     found: list[str] = []
