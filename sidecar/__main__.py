@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import sys
 
 import uvicorn
+from fastapi import FastAPI
 
 from contracts import logs
 from contracts.hardening import no_core_dumps
@@ -14,7 +17,18 @@ from contracts.secret_files import secret_files
 from sidecar.app import create_app
 from sidecar.settings import Settings
 
+# Streams end by themselves when the sidecar stops; a request gets this long to finish.
 STOP_SECONDS = 30
+
+
+class Server(uvicorn.Server):
+    """Ends the streams first: uvicorn alone would wait for a turn that runs."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        app = self.config.app
+        if isinstance(app, FastAPI) and hasattr(app.state, "runs"):
+            await app.state.runs.release_followers()
+        await super().shutdown(sockets)
 
 
 def main() -> None:
@@ -31,15 +45,20 @@ def main() -> None:
     listen = settings.sidecar_listen
     host, _, port = listen.rpartition(":")
     path = listen.removeprefix("unix:") if listen.startswith("unix:") else None
-    uvicorn.run(
-        app,
-        uds=path,
-        host=host if path is None else "127.0.0.1",
-        port=int(port) if path is None else 0,
-        log_config=None,
-        access_log=False,
-        timeout_graceful_shutdown=STOP_SECONDS,
+    server = Server(
+        uvicorn.Config(
+            app,
+            uds=path,
+            host=host if path is None else "127.0.0.1",
+            port=int(port) if path is None else 0,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
     )
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run()
+    sys.exit(not server.started)
 
 
 if __name__ == "__main__":

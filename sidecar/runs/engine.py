@@ -198,6 +198,11 @@ class Runs:
         """Raises: RunNotFound."""
         return self._journal(turn_id).follow(after)
 
+    async def release_followers(self) -> None:
+        """End every stream: this process stops, and the next one serves the rest."""
+        for journal in self._journals.values():
+            await journal.release_followers()
+
     def cancel(self, turn_id: UUID) -> RunBody:
         """Idempotent; the end comes through the stream. Raises: RunNotFound."""
         turn = self._turns.get(turn_id)

@@ -57,6 +57,7 @@ class Journal:
         self.last_source = 0
         self.last_record = 0
         self._grown = asyncio.Condition()
+        self._released = False
 
     @classmethod
     def create(cls, directory: Path, request: RunRequest) -> Journal:
@@ -142,7 +143,8 @@ class Journal:
         self.last_record = max(self.last_record, entry.record or 0)
 
     async def follow(self, after: int) -> AsyncIterator[bytes]:
-        """Lines after number `after`, as they come, until the run has ended."""
+        """Lines after number `after`, as they come, until the run has ended or followers are
+        released."""
         while True:
             while after < self.last_n:
                 upto = self._part(after)
@@ -152,11 +154,17 @@ class Journal:
                     return
                 after = upto
                 yield part
-            if self.ended:
+            if self.ended or self._released:
                 return
             async with self._grown:
-                while self.last_n <= after:
+                while self.last_n <= after and not self._released:
                     await self._grown.wait()
+
+    async def release_followers(self) -> None:
+        """End every stream now: this process stops, and the run goes on without it."""
+        self._released = True
+        async with self._grown:
+            self._grown.notify_all()
 
     def _part(self, after: int) -> int:
         """The last line of the part that begins behind line `after`."""

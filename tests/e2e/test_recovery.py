@@ -36,7 +36,6 @@ async def crash(stack: RunningStack, part: str, how: int = signal.SIGKILL) -> No
     """End a part and wait until another process serves in its place."""
     before = stack.pid_of(part)
     os.kill(before, how)
-    # a sidecar that is stopped cleanly while a turn runs takes 30 s to go
     async with asyncio.timeout(120):
         while True:
             now = stack.part(part)
@@ -124,6 +123,8 @@ async def test_a_sidecar_that_is_stopped_cleanly_leaves_its_turns_to_the_next_on
     await crash(stack, "sidecar", signal.SIGTERM)
     await let_go(hf, session)
     await wait_for_event(hf, turn, "turn.completed")
+    log = (stack.data_dir / "logs" / "sidecar.log").read_text()
+    assert "timeout graceful shutdown exceeded" not in log, "it waited for the open stream"
     events = [event async for event in hf.events(session.id, follow=False)]
     assert len(of_type(events, "run.adopted")) == 1
     assert await stack.stored(session, "b.txt") == b"b"

@@ -51,6 +51,19 @@ async def test_a_follower_gets_every_line_once_from_where_it_asks(
         assert await collected(journal, 6) == []
 
 
+async def test_followers_of_a_run_that_goes_on_can_be_released(
+    tmp_path: Path, request_: RunRequest
+) -> None:
+    journal = Journal.create(tmp_path, request_)
+    follower = asyncio.ensure_future(collected(journal, 0))
+    await journal.append(events.Message(role="assistant", text="a"))
+    await asyncio.sleep(0)
+    await journal.release_followers()
+    async with asyncio.timeout(10):
+        assert await follower == [1]
+        assert await collected(journal, 0) == [1]
+
+
 async def test_it_is_read_back_by_another_process_and_a_torn_line_is_cut(
     tmp_path: Path, request_: RunRequest
 ) -> None:
