@@ -17,6 +17,14 @@ from sidecar.harnesses.state import INTERRUPTED, StateBroken, StatePaths
 
 DATA = ".local/share/opencode"
 DATABASE = f"{DATA}/opencode.db"
+CONFIG = ".config/opencode"
+# opencode installs the package that plugins are written with into its config directory, unless a
+# lock names it: ten seconds of CPU in every new HOME, and calls to npm that a sandbox may not make.
+PLUGINS = {"dependencies": {"@opencode-ai/plugin": "*"}}
+INSTALLED = {
+    f"{CONFIG}/package-lock.json": json.dumps({"packages": {"": PLUGINS}}),
+    f"{CONFIG}/node_modules/.package-lock.json": "{}",
+}
 DANGLING = """
 SELECT id, data FROM part
 WHERE json_extract(data, '$.type') = 'tool'
@@ -102,7 +110,7 @@ class Opencode:
                 "external_directory": "allow",
             },
         }
-        return {".config/opencode/opencode.json": json.dumps(config)}
+        return {f"{CONFIG}/opencode.json": json.dumps(config), **INSTALLED}
 
     def env(self, gateway: str, token: str) -> Mapping[str, str]:
         return {

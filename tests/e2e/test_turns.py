@@ -60,8 +60,9 @@ async def test_cancel_leaves_no_process_of_the_tool_and_the_next_turn_works(
     end = await wait_for_event(hf, turn, "turn.cancelled")
     assert end.reason
     assert not await sleeping(marker)
-    after = await run(hf, session, "run: echo again-$((6*7))")
+    after = await run(hf, session, "run: echo again-$((6*7)); ls -A ~")
     assert "again-42" in output(after)
+    assert ".npm" not in output(after).split(), "the harness installs packages when it starts"
     await hf.sessions.delete(session.id)
 
 
