@@ -87,7 +87,7 @@ test: setup check install chromium ## Everything that CI runs; PYTEST_ARGS adds 
 
 .PHONY: test-fast
 test-fast: setup ## The tests that start no process: the fast tier
-	$(BIN)/pytest tests/unit --numprocesses $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/pytest tests/unit --numprocesses 3 --dist loadgroup $(PYTEST_ARGS)
 
 .PHONY: test-changed
 test-changed: setup install chromium ## The tests that a change since BASE (HEAD) can affect

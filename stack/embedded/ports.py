@@ -22,7 +22,7 @@ _ATTEMPTS = 500
 # Between the choice of a port and the bind of the program that gets it, another stack on this
 # machine must not choose it too. An abstract socket of the port's name is taken atomically, and is
 # let go by the kernel when this process ends.
-_claims: dict[int, socket.socket] = {}
+_claims: dict[int, int] = {}  # port -> file descriptor
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _claim(port: int, offset: int) -> bool:
             break
     else:
         if all(is_free(each) for each in wanted):
-            _claims.update(new)
+            _claims.update({each: claim.detach() for each, claim in new.items()})
             return True
     for claim in new.values():
         claim.close()

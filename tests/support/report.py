@@ -28,19 +28,24 @@ REFERENCE = "tests/reference.json"
 SLOWEST = 10
 # Below these a difference is noise of the machine.
 SLOWER_RATIO, SLOWER_SECONDS = 1.5, 20.0
-_STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty"})
 
 _AT_LAST_TEST = pytest.StashKey[float]()
 _programs: Counter[str] = Counter()
 
 
-def _count(event: str, arguments: tuple[Any, ...]) -> None:
-    if event in _STARTS:
-        program = arguments[0] if arguments else "fork"
-        _programs[Path(os.fsdecode(program)).name] += 1
+def _count_programs() -> None:
+    # Bound here: an audit hook is called until the very end, when the globals are gone.
+    starts = frozenset({"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty"})
+
+    def count(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in starts:
+            program = arguments[0] if arguments else "fork"
+            _programs[Path(os.fsdecode(program)).name] += 1
+
+    sys.addaudithook(count)
 
 
-sys.addaudithook(_count)
+_count_programs()
 
 
 def _cpu() -> float:
