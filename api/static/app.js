@@ -1,6 +1,7 @@
 // The page: three columns, the dialogs, the keyboard.
 
 import { link } from "./api.js";
+import { runningTurn } from "./lib/fold.js";
 import { bar, refreshMe } from "./me.js";
 import { attempt, cancelTurn, dismiss, navigate, refreshAll, refreshList, state, update, useUpdates } from "./state.js";
 import { Conversation, titleOf } from "./ui/conversation.js";
@@ -62,7 +63,7 @@ const Toasts = () => html`<div class="toasts" data-test="toasts" role="status" a
 
 function onKey(event) {
   if (event.key === "." && (event.ctrlKey || event.metaKey)) {
-    const turn = state.session?.running_turn ?? state.transcript?.fold.running?.id;
+    const turn = runningTurn(state.session, state.transcript?.fold);
     if (turn && !bar().disabled) attempt(() => cancelTurn(state.session.id, turn));
     return event.preventDefault();
   }

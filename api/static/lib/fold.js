@@ -117,6 +117,12 @@ export class Fold {
   }
 }
 
+/** The id of the turn that is running. The stream knows of a turn before the session is read again. */
+export function runningTurn(session, fold) {
+  const told = session?.running_turn;
+  return fold?.running?.id ?? (told && !fold?.turns.get(told)?.ended ? told : null);
+}
+
 const HANDLERS = {
   "turn.started": (fold, event, turn) => {
     Object.assign(turn, {

@@ -1,6 +1,7 @@
 // The composer: send; while a turn runs queue, steer or stop. Harness and provider for the next turn.
 
 import { post, request } from "../api.js";
+import { runningTurn } from "../lib/fold.js";
 import { shown } from "../lib/text.js";
 import { bar } from "../me.js";
 import { attempt, cancelTurn, refreshQueue, refreshSession, startTurn, state } from "../state.js";
@@ -13,7 +14,7 @@ export function Composer({ session, transcript }) {
   const [text, setText] = useState(drafts.get(session.id) ?? "");
   const [chosen, setChosen] = useState({});
   const [busy, setBusy] = useState(false);
-  const running = session.running_turn ?? transcript.fold.running?.id ?? null;
+  const running = runningTurn(session, transcript.fold);
   const last = session.last_turn;
   const choice = {
     harness: chosen.harness ?? last?.harness ?? session.harness,

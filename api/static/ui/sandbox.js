@@ -1,6 +1,7 @@
 // The sandbox of the session: what runs where, since when, and the buttons to end it on purpose.
 
 import { post } from "../api.js";
+import { runningTurn } from "../lib/fold.js";
 import { ago, bytes, clock } from "../lib/text.js";
 import { bar } from "../me.js";
 import { attempt, refreshList, refreshSandbox, refreshSession, state, toast, update } from "../state.js";
@@ -10,7 +11,7 @@ import { Icon } from "./parts.js";
 export function Sandbox({ session }) {
   const box = state.sandbox;
   const [busy, setBusy] = useState("");
-  const running = session.running_turn ?? state.transcript?.fold.running;
+  const running = runningTurn(session, state.transcript?.fold);
   useEffect(() => {
     const timer = setInterval(() => document.hidden || refreshSandbox(), 5000);
     return () => clearInterval(timer);

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Fold } from "../../../api/static/lib/fold.js";
+import { Fold, runningTurn } from "../../../api/static/lib/fold.js";
 import { steps } from "../../../api/static/lib/lifecycle.js";
 import { countReads } from "./work.js";
 
@@ -95,4 +95,12 @@ test("every way to go on with a conversation has its words", () => {
   const words = { new: "new conversation", warm: "went on in the same process", native: "resumed natively",
     repaired: "resumed natively, after a repair", handoff: "handed over with a briefing" };
   for (const [rung, text] of Object.entries(words)) assert.equal(steps([event("resume", { rung })])[0].text, text);
+});
+
+test("the turn that runs is the stream's, whatever the session said before", () => {
+  const steered = folded(event("turn.started"), event("turn.cancelled"), event("turn.started", { turn_id: "t2" }));
+  assert.equal(runningTurn({ running_turn: "t1" }, steered), "t2");
+  assert.equal(runningTurn({ running_turn: "t1" }, folded(event("turn.started"), event("turn.cancelled"))), null);
+  assert.equal(runningTurn({ running_turn: "t2" }, folded(event("turn.started"), event("turn.cancelled"))), "t2");
+  assert.equal(runningTurn({ running_turn: null }, undefined), null);
 });
