@@ -52,7 +52,8 @@ class Walker:
     def __init__(self, root: str) -> None:
         self.root = os.fsencode(root)
         self.token = ""
-        self.known: dict[bytes, Known] = {}  # as the last `settle` told it
+        self.known: dict[bytes, Known] = {}  # what the last `settle` told, as far as it was settled
+        self.told: dict[bytes, Known] = {}  # what the last `settle` told
         self.full = True
         self.found: dict[bytes, Known] = {}  # what the last `scan` saw
         self.pending: list[tuple[bytes, Known]] = []
@@ -221,7 +222,7 @@ class Walker:
         inodes = set(held)
         with self.top() as top:
             self._look(top, inodes)
-        gone = sum(name not in self.found for name in self.known)
+        gone = sum(name not in self.found for name in self.told)
         return {"names": len(self.found), "pending": len(self.pending), "gone": gone}
 
     def _look(self, top: int, inodes: set[int]) -> None:
@@ -258,7 +259,8 @@ class Walker:
                 self.known[name] = entry
             if self.full or old.get(name) is not entry:
                 told.append(entry.plain)
-        gone = [] if self.full else [name.decode() for name in old if name not in self.found]
+        gone = [] if self.full else [name.decode() for name in self.told if name not in self.found]
+        self.told = self.found
         self.token = os.urandom(8).hex()
         return {
             "token": self.token,

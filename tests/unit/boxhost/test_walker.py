@@ -59,3 +59,8 @@ def test_a_file_that_goes_after_it_was_seen_is_told(scanned: Walker, tmp_path: P
     (tmp_path / "file").unlink()
     (problem,) = settled(scanned)["problems"]
     assert problem["path"] == "file"
+    again = scanned.scan(token=scanned.token, held=[])
+    assert again["gone"] == 1
+    assert settled(scanned)["gone"] == ["file"]
+    scanned.scan(token=scanned.token, held=[])
+    assert settled(scanned)["gone"] == []
