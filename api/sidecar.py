@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import time
@@ -30,7 +31,13 @@ from contracts.bodies import (
     SandboxList,
     Terms,
 )
-from contracts.errors import HoldfastError, SidecarUnavailable, StreamGap, from_body
+from contracts.errors import (
+    HoldfastError,
+    SidecarUnavailable,
+    StreamGap,
+    WorkspaceBusy,
+    from_body,
+)
 from contracts.events import dumps
 from contracts.logs import request_headers
 from contracts.redaction import Redactor
@@ -204,12 +211,17 @@ class Sidecar:
 
     @contextlib.asynccontextmanager
     async def hold(self, session_id: UUID, edits: Sequence[Edited]) -> AsyncIterator[None]:
-        """Nothing mounts the workspace for the time of the block.
+        """Nothing mounts the workspace for the time of the block, which is cancelled when the
+        sidecar lets go of it before its end.
 
         Raises: WorkspaceMounted, WorkspaceBusy.
         """
         content = dumps({"edits": [edit.model_dump() for edit in edits]})
-        async with self._open("POST", f"/sessions/{session_id}/hold", content=content, limits=SLOW):
+        path = f"/sessions/{session_id}/hold"
+        async with (
+            self._open("POST", path, content=content, limits=SLOW) as response,
+            _while_it_lasts(response),
+        ):
             yield
 
     async def lines(self, turn_id: UUID, after: int) -> AsyncGenerator[bytes, None]:
@@ -274,6 +286,37 @@ class Sidecar:
                 if not response.is_success:
                     raise await _error(response)
                 yield response
+
+
+@contextlib.asynccontextmanager
+async def _while_it_lasts(response: httpx.Response) -> AsyncIterator[None]:
+    """Cancels the block when the answer ends. Raises: WorkspaceBusy."""
+    lost = False
+    try:
+        async with asyncio.timeout(None) as bound:
+
+            async def watch() -> None:
+                nonlocal lost
+                with contextlib.suppress(httpx.HTTPError):
+                    async for _ in response.aiter_raw():
+                        pass
+                lost = True
+                bound.reschedule(0)
+
+            watching = asyncio.create_task(watch())
+            try:
+                yield
+            finally:
+                watching.cancel()
+                await asyncio.wait({watching})
+    except TimeoutError:
+        if not bound.expired():
+            raise
+    if lost:
+        raise WorkspaceBusy(
+            "The sidecar let go of the workspace before the change was made.",
+            hint="Some of it may be done: look, and try again.",
+        )
 
 
 @contextlib.asynccontextmanager

@@ -213,6 +213,20 @@ async def test_objects_change_only_while_nothing_can_mount_them(api: Api, s3: S3
     assert len(api.injector.holds) == before, "what is not there needs no hold, and no note"
 
 
+async def test_a_change_is_not_acknowledged_when_the_workspace_was_let_go_meanwhile(
+    api: Api, s3: S3Client
+) -> None:
+    sid = await session_with(api, s3, *(f"d/{number}" for number in range(100)))
+    api.injector.let_go.set()
+    answer = await api.http.post(f"/sessions/{sid}/move", json={"source": "d", "target": "e"})
+    assert assert_error(answer, 503, "workspace_busy")["retryable"]
+    assert len(await names(s3, sid)) >= 100, "something is lost"
+    assert any(name.startswith("d/") for name in await names(s3, sid)), "it went on to the end"
+    api.injector.let_go.clear()
+    answer = await api.http.put(f"/sessions/{sid}/files/f", content=b"f")
+    assert answer.status_code == 201, answer.text
+
+
 async def test_an_upload_over_the_limit_is_refused(
     new_database: NewDatabase, store_service: SeaweedFS, s3: S3Client
 ) -> None:

@@ -171,6 +171,7 @@ class FaultInjector:
         self.changed: list[tuple[str, ...]] = []
         self.holds: list[tuple[UUID, list[Any]]] = []
         self.hold_errors: list[HoldfastError] = []
+        self.let_go = asyncio.Event()  # of every hold
         # what a running turn's session was told of its terms
         self.terms: list[tuple[UUID, dict[str, Any]]] = []
         self.released: list[UUID] = []
@@ -305,7 +306,12 @@ class FaultInjector:
         if sid in self.mounted:
             raise WorkspaceMounted("mounted")
         self.holds.append((sid, (await request.json())["edits"]))
-        return Response(b"\n")
+
+        async def beats() -> AsyncIterator[bytes]:
+            yield b"\n"
+            await self.let_go.wait()
+
+        return StreamingResponse(beats())
 
     def _through_mount(self, request: Request) -> None:
         if request.path_params["sid"] not in self.mounted:
