@@ -20,6 +20,7 @@ import os
 import stat
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,6 +29,9 @@ WORKERS = 4  # more of them only get into each other's way: 8 took three times a
 POKE_SECONDS = 0.05
 # So many names are scanned in the time that one of them is asked for.
 SCANNED_PER_STAT = 8
+# A file may be written to twice in one tick of the clock that its times are taken from: until it
+# is older than this, having been read says nothing for the next look. Some mounts keep seconds.
+YOUNG_NS = 1_000_000_000
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 # On the way to something: the file system is not asked to open it.
 STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
@@ -37,20 +41,26 @@ MOST_LEVELS = 400
 CHANGED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
+# What tells that a file is as it was: mode, size, mtime, ctime and inode. Whoever sets the mtime
+# back cannot set the ctime.
+Mark = tuple[int, int, int, int, int]
+
+
 class Known:
     """A name as it was seen. `settled`: its bytes are those that `plain` has the hash of."""
 
     __slots__ = ("mark", "plain", "settled")
 
-    def __init__(self, mark: tuple[int, int, int, int], plain: dict[str, Any]) -> None:
+    def __init__(self, mark: Mark, plain: dict[str, Any]) -> None:
         self.mark = mark
         self.plain = plain
         self.settled = False
 
 
 class Walker:
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, young_ns: int = YOUNG_NS) -> None:
         self.root = os.fsencode(root)
+        self.young_ns = young_ns
         self.token = ""
         self.known: dict[bytes, Known] = {}  # what the last `settle` told, as far as it was settled
         self.told: dict[bytes, Known] = {}  # what the last `settle` told
@@ -148,21 +158,24 @@ class Walker:
         return data
 
     def fill(self, pieces: list[dict[str, Any]], uid: int | None) -> dict[str, Any]:
-        """Write pieces of files, making what they need; a file begins with its piece at 0. They
-        are given to `uid`, where we are somebody else."""
+        """Write pieces of new files, making what they need; a file begins with its piece at 0. They
+        are given to `uid`, where we are somebody else. A name that is taken is left as it is, and
+        told."""
+        taken: set[str] = set()
         for piece in pieces:
+            if piece["path"] in taken:
+                continue
             steps = piece["path"].split("/")
             if not all(steps) or set(steps) & {".", ".."}:
                 raise OSError(errno.EINVAL, "not a plain path")
             parent = self._make(steps[:-1], uid)
             try:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
-                fd = os.open(
-                    steps[-1],
-                    flags | (os.O_TRUNC if not piece["offset"] else 0),
-                    0o644,
-                    dir_fd=parent,
-                )
+                flags = os.O_WRONLY | os.O_NOFOLLOW
+                flags |= 0 if piece["offset"] else os.O_CREAT | os.O_EXCL
+                fd = os.open(steps[-1], flags, 0o644, dir_fd=parent)
+            except FileExistsError:
+                taken.add(piece["path"])
+                continue
             finally:
                 os.close(parent)
             try:
@@ -171,7 +184,7 @@ class Walker:
                     os.fchown(fd, uid, uid)
             finally:
                 os.close(fd)
-        return {}
+        return {"taken": sorted(taken)}
 
     def _make(self, steps: list[str], uid: int | None) -> int:
         """A descriptor of the directory, made where it is missing."""
@@ -212,13 +225,18 @@ class Walker:
         finally:
             os.close(fd)
 
-    def scan(self, *, token: str, held: list[int]) -> dict[str, Any]:
+    def scan(
+        self, *, token: str, held: list[int], distrusted: list[str] | None = None
+    ) -> dict[str, Any]:
         """Look at every name: how many there are, and how many `settle` will read. `token` is what
         the caller's last `settle` gave: without it the next one tells everything anew. Files with
-        an inode of `held` are read although nothing tells that they changed."""
+        an inode of `held`, and those of `distrusted`, are read although nothing tells that they
+        changed."""
         self.full = token != self.token
         self.scanned = True
         self.found, self.odd, self.pending = {}, {}, []
+        for path in distrusted or ():
+            self.known.pop(path.encode(), None)
         inodes = set(held)
         with self.top() as top:
             self._look(top, inodes)
@@ -233,7 +251,7 @@ class Walker:
                     "its name cannot be kept: rename it (valid UTF-8, no backslash)"
                 )
                 continue
-            mark = _mark(info)
+            mark = self.mark_of(info)
             known = self.known.get(name)
             if known is None or known.mark != mark or info.st_ino in inodes:
                 entry = Known(mark, self._describe(name, text, info, parent))
@@ -322,6 +340,7 @@ class Walker:
     def _sync_and_hash(self) -> list[dict[str, Any]]:
         for entry in self.found.values():
             entry.settled = entry.settled or entry.plain["kind"] != "file"
+        old_enough = time.time_ns() - self.young_ns
         with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
             failed = list(pool.map(self._try_to_hash, self.pending))
         marks = self._marks_now()
@@ -330,10 +349,10 @@ class Walker:
             if problem is None and marks.get(name) != entry.mark:
                 reason = "it was written to while it was read"
                 problem = {"path": entry.plain["path"], "errno": 0, "reason": reason}
-            if problem is None:
-                entry.settled = True
-            else:
+            if problem is not None:
                 problems.append(problem)
+            elif max(entry.mark[2:4]) < old_enough:
+                entry.settled = True
         return problems
 
     def _try_to_hash(self, item: tuple[bytes, Known]) -> dict[str, Any] | None:
@@ -357,19 +376,23 @@ class Walker:
         finally:
             os.close(fd)
 
-    def _marks_now(self) -> dict[bytes, tuple[int, int, int, int]]:
+    def mark_of(self, info: os.stat_result) -> Mark:
+        return info.st_mode, info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino
+
+    def _marks_now(self) -> dict[bytes, Mark]:
         """Of what was read, after it was. Another scan answers for a whole directory at once, which
         is cheaper where many of its files were read."""
         marks = {}
         if len(self.pending) * SCANNED_PER_STAT > len(self.found):
             with self.top() as top:
                 for name, info, _ in self._scan(top, b"", MOST_LEVELS):
-                    marks[name] = _mark(info)
+                    marks[name] = self.mark_of(info)
         else:
             for name, _ in self.pending:
                 steps = name.split(b"/")
                 with contextlib.suppress(FileNotFoundError), self._parent(steps) as parent:
-                    marks[name] = _mark(os.stat(steps[-1], dir_fd=parent, follow_symlinks=False))
+                    info = os.stat(steps[-1], dir_fd=parent, follow_symlinks=False)
+                    marks[name] = self.mark_of(info)
         return marks
 
     def _sync_root(self) -> None:
@@ -392,10 +415,6 @@ class Walker:
                         os.close(os.open(item.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=top))
                         break
         thread.join()
-
-
-def _mark(info: os.stat_result) -> tuple[int, int, int, int]:
-    return info.st_mode, info.st_size, info.st_mtime_ns, info.st_ino
 
 
 def _at_top(name: str) -> str:

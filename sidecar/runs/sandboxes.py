@@ -208,11 +208,34 @@ class Sandboxes:
             if time.monotonic() > deadline:
                 raise WorkspaceBusy("the session's sandbox is being made or ended", hint="Wait.")
         try:
-            if await self.mounted(session_id) is not None:
+            if await self.mounted(session_id) is not None or await self._is_inside(session_id):
                 raise WorkspaceMounted("the workspace is mounted")
             yield
         finally:
             lock.release()
+
+    async def _is_inside(self, session_id: UUID) -> bool:
+        """Whether a living sandbox has the workspace, which this process may know by its record
+        alone: then it is attached to, and mounted from now on. The caller has the session's lock.
+
+        Raises: WorkspaceBusy, when the sandbox does not answer.
+        """
+        live = self.live.get(session_id)
+        if live is None or not self._of(live).inside:
+            return False
+        try:
+            sandbox = await self._of(live).attach(live.sandbox_id)
+        except SandboxGone:
+            return False
+        except HoldfastError as error:
+            raise WorkspaceBusy(
+                f"the files are in the sandbox {live.sandbox_id}, which does not answer: "
+                f"{error.message}",
+                hint="Try again, or end the sandbox: then the next one starts from the store.",
+            ) from error
+        if sandbox.report.fresh:
+            self.live.put(live.without_processes())
+        return True
 
     async def _attach(self, live: Live, emit: Emit) -> DurableSandbox | None:
         provider = self._of(live)

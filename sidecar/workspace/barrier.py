@@ -14,7 +14,7 @@ import errno
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from contracts.errors import BoxHostUnavailable, NotDurable, StoreUnavailable
 from contracts.events import UnprovenCode
@@ -34,8 +34,18 @@ HOPELESS_KINDS = {"hang", "ENOTCONN", "EACCES"}
 
 
 Held = Callable[[], Awaitable[Iterable[int]]]
-# Carries to the store what it lacks or has otherwise, and takes away what it has too much; by path.
-Push = Callable[[Mapping[str, Entry], Iterable[str]], Awaitable[None]]
+
+
+class Carrier(Protocol):
+    """Carries files between the workspace and the store. Raises: MountSick, StoreUnavailable."""
+
+    async def push(self, wanted: Mapping[str, Entry], gone: Iterable[str]) -> None:
+        """Bring to the store what it lacks or has otherwise, and take away what is gone."""
+        ...
+
+    async def fetch(self, paths: Iterable[str]) -> None:
+        """Bring files from the store into the workspace, which has nothing of their names."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -117,10 +127,11 @@ class Barrier:
         *,
         sync_root: bool,
         held: Held,
-        push: Push | None = None,
+        carrier: Carrier | None = None,
         limits: BarrierLimits | None = None,
     ) -> None:
-        """`held` tells the inodes that a process can write to without leaving a trace."""
+        """`held` tells the inodes that a process can write to without leaving a trace. `carrier` is
+        for a workspace that does not come to the store by itself."""
         self._files = files
         self._store = store
         self._manifests = manifests
@@ -129,20 +140,29 @@ class Barrier:
         self._engine = engine
         self._sync_root = sync_root
         self._held = held
-        self._push = push
+        self._carrier = carrier
         self._limits = limits or BarrierLimits()
         self._also_held: Held = nobody
+        self._was_held: set[int] = set()
+        # One at a time: what a sync has read must not reach the store behind a later proof.
+        self._busy = asyncio.Lock()
         self._token = ""
         self._entries: dict[str, Entry] = {}
         self._md5: dict[str, str] = {}
         self._proven: dict[str, tuple[str, str]] = {}  # path -> sha256, ETag that goes with it
         self._suspect: set[str] = set()
+        self._distrusted: set[str] = set()  # read again, although nothing tells that they changed
+        self._deleted: set[str] = set()  # what was here, is not any more, and may still be stored
 
     async def prove(self, turn_id: str, epoch: int, also_held: Held = nobody) -> Proof:
         """`also_held` tells more such inodes, of a sandbox that the host cannot look into.
 
         Raises: NotDurable, with the files and the reason for each; StaleEpoch.
         """
+        async with self._busy:
+            return await self._prove(turn_id, epoch, also_held)
+
+    async def _prove(self, turn_id: str, epoch: int, also_held: Held) -> Proof:
         self._also_held = also_held
         started = time.monotonic()
         limits = self._limits
@@ -150,8 +170,8 @@ class Barrier:
         ghosts: tuple[str, ...] = ()
         while True:
             look = await self.look()
-            if self._push is not None and look.missing:
-                look = await self._look_after_push(self._push, look)
+            if self._carrier is not None and look.missing:
+                look = await self._look_after_carrying(self._carrier, look)
             late = tries <= limits.tries - limits.ghost_tries
             if late and not ghosts and look.only_ghosts(limits.most_ghosts):
                 ghosts = await self._lay(look.missing, turn_id)
@@ -183,15 +203,16 @@ class Barrier:
 
         Raises: MountSick, StoreUnavailable.
         """
-        if self._push is None:
+        if self._carrier is None:
             return
-        seen, stored = await self._both_sides()
-        odd = {*seen["odd"], *(problem["path"] for problem in seen["problems"])}
-        await self._carry(self._push, await self._differences(stored, ignored=odd))
+        async with self._busy:
+            seen, stored = await self._both_sides()
+            odd = {*seen["odd"], *(problem["path"] for problem in seen["problems"])}
+            await self._carry(self._carrier, await self._differences(stored, ignored=odd))
 
-    async def _look_after_push(self, push: Push, look: Look) -> Look:
+    async def _look_after_carrying(self, carrier: Carrier, look: Look) -> Look:
         try:
-            await self._carry(push, look.missing)
+            await self._carry(carrier, look.missing)
         except MountSick as sick:
             return Look(reason=f"the workspace cannot be read: {sick.message}")
         except StoreUnavailable as error:
@@ -199,10 +220,33 @@ class Barrier:
             return Look(reason=error.message, away=not fenced, hopeless=fenced)
         return await self.look()
 
-    async def _carry(self, push: Push, differences: Mapping[str, Gap]) -> None:
-        gone = [path for path, gap in differences.items() if gap == STILL_STORED]
-        wanted = {path: self._entries[path] for path in differences if path in self._entries}
-        await push(wanted, gone)
+    async def _carry(self, carrier: Carrier, differences: Mapping[str, Gap]) -> None:
+        only_stored = {path for path, gap in differences.items() if gap == STILL_STORED}
+        gone = await self._gone_here(only_stored)
+        in_the_way = {path: self._in_the_way(path) for path in only_stored - gone}
+        wanted = differences.keys() & self._entries.keys() - set(in_the_way.values())
+        await carrier.push({path: self._entries[path] for path in wanted}, gone)
+        await carrier.fetch(path for path, what in in_the_way.items() if what is None)
+
+    async def _gone_here(self, only_stored: set[str]) -> set[str]:
+        """Which of these were deleted in the workspace. Of what was never seen here and no receipt
+        knows, the store has the only copy: a user has put it there."""
+        gone = {path for path in only_stored if path in self._deleted or path in self._entries}
+        if gone < only_stored:
+            latest = await self._manifests.latest(self._session_id)
+            known = {entry.path for entry in latest.entries} if latest is not None else set()
+            gone |= only_stored & known
+        return gone
+
+    def _in_the_way(self, path: str) -> str | None:
+        """What stands in the workspace where a file of the store needs a directory. Neither takes
+        the place of the other: the user has to choose."""
+        steps = path.split("/")
+        for depth in range(1, len(steps)):
+            above = self._entries.get("/".join(steps[:depth]))
+            if above is not None and above.kind != "directory":
+                return above.path
+        return None
 
     async def _lay(self, paths: Iterable[str], turn_id: str) -> tuple[str, ...]:
         """Take out of the store what the workspace does not have; a copy is kept beside the
@@ -248,9 +292,15 @@ class Barrier:
     async def _both_sides(self) -> tuple[dict[str, Any], dict[str, StoredObject]]:
         """What changed here, flushed; and what is in the store since."""
         held = {*await self._held(), *await self._also_held()}
+        # What was mapped at the last look may have been written to until it was unmapped.
+        held, self._was_held = held | self._was_held, held
         async with self._early_listing() as listing:
             scan = await self._files.call(
-                "scan", bound=self._limits.walk, token=self._token, held=sorted(held)
+                "scan",
+                bound=self._limits.walk,
+                token=self._token,
+                held=sorted(held),
+                distrusted=sorted(self._distrusted),
             )
             changes = scan["pending"] + scan["gone"]
             if changes * HEAD_COSTS > scan["names"] and listing is not None:
@@ -287,15 +337,18 @@ class Barrier:
     def _take(self, seen: Mapping[str, Any]) -> None:
         """Bring what is known of the workspace up to date."""
         if seen["full"]:
+            self._deleted.update(self._entries)
             self._entries.clear()
             self._md5.clear()
         for path in seen["gone"]:
+            self._deleted.add(path)
             del self._entries[path]
             self._md5.pop(path, None)
         for plain in seen["entries"]:
             path = plain["path"]
             self._md5[path] = plain.get("md5", "")
             self._entries[path] = Entry(**plain)
+        self._deleted.difference_update(self._entries)
         self._suspect.intersection_update(self._entries)
         # After a failed fsync the mount may show what it has lost: only the store's bytes count.
         self._suspect.update(item["path"] for item in seen["problems"] if item["errno"] in AWAY)
@@ -338,6 +391,9 @@ class Barrier:
 
         await _each(read, to_read)
         self._proven = proven
+        # The store may be right: a file can be written to so that nothing tells it.
+        self._distrusted = {path for path, gap in differences.items() if gap == OTHER_BYTES}
+        self._deleted.intersection_update(stored)
         return differences
 
     def _is_proven(self, entry: Entry, there: StoredObject) -> bool:

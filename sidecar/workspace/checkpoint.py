@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sidecar.boxhost.contract import Files
+from sidecar.boxhost.contract import Files, MountSick
 from sidecar.providers.base import SESSION_DIR, WORKSPACE, Command, InBoxSandbox, Provider
 from sidecar.tasks import background
 from sidecar.workspace.engine import Engine
@@ -39,11 +39,16 @@ CALL_SECONDS = 120
 AT_ONCE = 8
 
 
-# Which session's files the sandbox's disk has, all of them; written last.
+# Says that the sandbox's disk has all of a session's files, and whose they are; written last.
 MARK = f"{SESSION_DIR}/.holdfast-checkpoint"
 COMMAND_SECONDS = 60
 # A few bytes: the agent may have put anything there.
-READ_MARK = Command(["head", "-c", "100", MARK], cwd="/", timeout=COMMAND_SECONDS)
+READ_MARK = Command(["head", "-c", "500", MARK], cwd="/", timeout=COMMAND_SECONDS)
+HAS_NO_MARK = Command(["test", "!", "-e", MARK], cwd="/", timeout=COMMAND_SECONDS)
+CLEAR = (
+    Command(["mkdir", "-p", WORKSPACE], cwd="/", timeout=COMMAND_SECONDS),
+    Command(["find", WORKSPACE, "-mindepth", "1", "-delete"], cwd="/", timeout=COMMAND_SECONDS),
+)
 
 
 def with_checkpoint(provider: Provider, parts: Parts, seconds: float, why: str) -> InBox:
@@ -69,32 +74,53 @@ class Checkpoint:
         session_id: str,
         key: SessionKey,
         closing: Closing,
+        *,
+        new: bool,
     ) -> Brought:
         copies = await closing.enter_async_context(
             Copies.open(files, self._address, key, session_id, sandbox.files_owner)
         )
-        filled = await sandbox.exec(
-            Command(["head", "-c", "100", MARK], cwd="/", timeout=COMMAND_SECONDS)
-        )
-        if filled.stdout == session_id.encode():
-            return Brought(copies.push, fresh=False)
+        if await self.is_there(sandbox):
+            return Brought(copies, fresh=False)
+        if not new:
+            raise MountSick(
+                "mark",
+                f"{MARK} is missing: what the disk has of the session's files is not known",
+            )
         # What a fill that was cut off has left is not the session's.
-        clear = ["find", WORKSPACE, "-mindepth", "1", "-delete"]
-        for argv in (["mkdir", "-p", WORKSPACE], clear):
-            await sandbox.exec(Command(argv, cwd="/", timeout=COMMAND_SECONDS))
+        for command in CLEAR:
+            done = await sandbox.exec(command)
+            if done.exit_code != 0:
+                raise MountSick("clear", f"{WORKSPACE} cannot be cleared: {done.stderr[:200]!r}")
         await copies.fill()
-        return Brought(copies.push, fresh=True)
+        return Brought(copies, fresh=True)
 
     async def brought(self, sandbox: InBoxSandbox, session_id: str) -> None:
         """From now on what is missing on the disk was deleted, and is deleted in the store."""
-        await sandbox.write(MARK, session_id.encode())
+        await sandbox.write(MARK, _mark(sandbox))
 
     async def is_there(self, sandbox: InBoxSandbox) -> bool:
-        """Raises: Unreachable."""
-        found = await sandbox.exec(
-            Command(["head", "-c", "100", MARK], cwd="/", timeout=COMMAND_SECONDS)
-        )
-        return found.exit_code == 0
+        """Whether the sandbox's disk has the session's files. False only when the sandbox says
+        twice, in two ways, that it has no mark.
+
+        Raises: Unreachable, MountSick.
+        """
+        found = await sandbox.exec(READ_MARK)
+        if found.exit_code == 0:
+            if found.stdout == _mark(sandbox):
+                return True
+            raise MountSick("mark", f"{MARK} is not this sandbox's")
+        if found.exit_code == 1 and not found.stdout:
+            missing = await sandbox.exec(HAS_NO_MARK)
+            if missing.exit_code == 0:
+                return False
+        raise MountSick("mark", f"{MARK} cannot be read: exit code {found.exit_code}")
+
+
+def _mark(sandbox: InBoxSandbox) -> bytes:
+    """The session, the sandbox and the turn that it was made for."""
+    labels = sandbox.labels
+    return f"{labels['session']} {sandbox.id} {labels.get('epoch', '')}".encode()
 
 
 @dataclass(frozen=True)
@@ -134,14 +160,27 @@ class Copies:
         Raises: MountSick, StoreUnavailable.
         """
         stored = await self._store.list(self._prefix)
-        for batch in _batches(_pieces(stored.values())):
+        await self._bring(stored)
+        return len(stored)
+
+    async def fetch(self, paths: Iterable[str]) -> None:
+        found = {path: await self._store.head(self._prefix + path) for path in paths}
+        here = {path: replace(item, key=path) for path, item in found.items() if item is not None}
+        await self._bring(here)
+
+    async def _bring(self, stored: Mapping[str, StoredObject]) -> None:
+        taken: set[str] = set()  # by the agent, meanwhile
+        for whole in _batches(_pieces(stored.values())):
+            batch = [piece for piece in whole if piece.path not in taken]
             datas = await _all(self._fetch(piece) for piece in batch)
             pieces = [
                 {"path": p.path, "offset": p.offset, "data": base64.b64encode(data).decode()}
                 for p, data in zip(batch, datas, strict=True)
             ]
-            await self._files.call("fill", bound=CALL_SECONDS, pieces=pieces, uid=self._owner)
-        return len(stored)
+            told = await self._files.call(
+                "fill", bound=CALL_SECONDS, pieces=pieces, uid=self._owner
+            )
+            taken.update(told["taken"])
 
     async def _fetch(self, piece: Piece) -> bytes:
         if piece.size == 0:

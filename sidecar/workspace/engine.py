@@ -28,7 +28,7 @@ from sidecar.providers.base import (
 )
 from sidecar.tasks import finish
 from sidecar.workspace import restore
-from sidecar.workspace.barrier import Barrier, BarrierLimits, Held, Proof, Push, nobody
+from sidecar.workspace.barrier import Barrier, BarrierLimits, Carrier, Held, Proof, nobody
 from sidecar.workspace.choice import EngineChoice
 from sidecar.workspace.manifest import Manifests
 from sidecar.workspace.restore import NOTHING_RESTORED, Restored, Verified
@@ -89,10 +89,10 @@ class Workspace:
         engine: Engine,
         store: Store,
         manifests: Manifests,
-        push: Push | None = None,
+        carrier: Carrier | None = None,
         limits: WorkspaceLimits | None = None,
     ) -> None:
-        """`push` carries to the store what the engine does not carry by itself."""
+        """`carrier` is for an engine that does not bring the files to the store by itself."""
         self.session_id = session_id
         self.engine = engine
         self.files = files
@@ -106,7 +106,7 @@ class Workspace:
             engine.name,
             sync_root=engine.sync_root,
             held=files.held,
-            push=push,
+            carrier=carrier,
             limits=self._limits.barrier,
         )
         self._store = store
@@ -269,6 +269,12 @@ class Durable(Protocol):
     @property
     def choice(self) -> EngineChoice:
         """Which engine serves here, and why."""
+        ...
+
+    @property
+    def inside(self) -> bool:
+        """Whether the workspace is in the sandbox: nobody else may change the store's copy while
+        the sandbox lives, known to this process or not."""
         ...
 
     def sync_seconds(self, session_id: str) -> float | None:

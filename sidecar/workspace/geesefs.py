@@ -74,6 +74,8 @@ class GeesefsInBox:
         session_id: str,
         key: SessionKey,
         closing: Closing,
+        *,
+        new: bool,
     ) -> Brought:
         await sandbox.write(
             KEY_FILE,
@@ -83,7 +85,7 @@ class GeesefsInBox:
         argv = [self._binary, *geesefs_flags(self._endpoint), "--shared-config", KEY_FILE]
         argv += [f"{self._bucket}:{session_id}", WORKSPACE]
         await sandbox.mount(argv, {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"})
-        return Brought(push=None, fresh=True)
+        return Brought(carrier=None, fresh=True)
 
     async def brought(self, sandbox: InBoxSandbox, session_id: str) -> None:
         """Nothing is kept of it."""

@@ -76,6 +76,8 @@ class MountedSandbox(DurableSandbox):
 class HostMounted:
     """A Durable provider whose workspaces are mounted on this host."""
 
+    inside = False
+
     def __init__(
         self,
         provider: Provider,

@@ -23,7 +23,7 @@ from sidecar.providers.base import (
     Status,
 )
 from sidecar.workspace import restore
-from sidecar.workspace.barrier import Push
+from sidecar.workspace.barrier import Carrier
 from sidecar.workspace.choice import EngineChoice
 from sidecar.workspace.engine import DurableSandbox, Engine, MountReport, Workspace
 from sidecar.workspace.fencing import Fence
@@ -37,10 +37,10 @@ Closing = contextlib.AsyncExitStack
 
 @dataclass(frozen=True)
 class Brought:
-    """`push` carries the workspace to the store, unless that happens by itself. `fresh` is false
+    """`carrier` brings the workspace to the store, unless that happens by itself. `fresh` is false
     when all was there already, modes and times and links too."""
 
-    push: Push | None
+    carrier: Carrier | None
     fresh: bool
 
 
@@ -63,9 +63,12 @@ class Bringing(Protocol):
         session_id: str,
         key: SessionKey,
         closing: Closing,
+        *,
+        new: bool,
     ) -> Brought:
         """Have the workspace there, where `files` sees it, by a key for the session alone. What
-        must be closed is entered into `closing`.
+        must be closed is entered into `closing`. Only in a `new` sandbox may what is there be
+        cleared away.
 
         Raises: MountSick, Unreachable, StoreUnavailable.
         """
@@ -90,14 +93,14 @@ class InBoxWorkspace(Workspace):
         files: Files,
         bringing: Bringing,
         session_id: str,
-        push: Push | None,
+        carrier: Carrier | None,
         closing: Closing,
     ) -> None:
-        super().__init__(session_id, files, bringing.engine, parts.store, parts.manifests, push)
+        super().__init__(session_id, files, bringing.engine, parts.store, parts.manifests, carrier)
         self.sandbox = sandbox
         self.closing = closing
         self._bringing = bringing
-        self._pushes = push is not None
+        self._carried = carrier is not None
 
     async def is_there(self) -> bool:
         try:
@@ -107,7 +110,7 @@ class InBoxWorkspace(Workspace):
 
     async def probe(self) -> None:
         """What is on a sandbox's disk is carried to the store, with the key that it has."""
-        if self._pushes:
+        if self._carried:
             await restore.look(self.files)
             await self.sync()
         else:
@@ -126,6 +129,8 @@ class Parts:
 
 class InBox:
     """A Durable provider."""
+
+    inside = True
 
     def __init__(
         self, provider: Provider, bringings: Sequence[Bringing], parts: Parts, why: str
@@ -156,7 +161,7 @@ class InBox:
     async def create(self, spec: SandboxSpec) -> DurableSandbox:
         sandbox = cast("InBoxSandbox", await self._provider.create(spec))
         try:
-            return await self._with_workspace(sandbox, spec.session_id)
+            return await self._with_workspace(sandbox, spec.session_id, new=True)
         except BaseException:
             # A box without its files would be taken for the session's at the next turn.
             with contextlib.suppress(SandboxError):
@@ -165,9 +170,11 @@ class InBox:
 
     async def attach(self, sandbox_id: str) -> DurableSandbox:
         sandbox = cast("InBoxSandbox", await self._provider.attach(sandbox_id))
-        return await self._with_workspace(sandbox, sandbox.labels["session"])
+        return await self._with_workspace(sandbox, sandbox.labels["session"], new=False)
 
-    async def _with_workspace(self, sandbox: InBoxSandbox, session_id: str) -> DurableSandbox:
+    async def _with_workspace(
+        self, sandbox: InBoxSandbox, session_id: str, *, new: bool
+    ) -> DurableSandbox:
         started = time.monotonic()
         known = self._workspaces.get(session_id)
         lost = ""
@@ -178,7 +185,7 @@ class InBox:
                 return DurableSandbox(
                     sandbox, known, MountReport(known.engine.name, took, fresh=False)
                 )
-        workspace, report = await self._bring(sandbox, session_id, lost)
+        workspace, report = await self._bring(sandbox, session_id, lost, new=new)
         return DurableSandbox(sandbox, workspace, report)
 
     async def _sickness(self, workspace: InBoxWorkspace) -> str:
@@ -210,7 +217,7 @@ class InBox:
         )
 
     async def _bring(
-        self, sandbox: InBoxSandbox, session_id: str, lost: str = ""
+        self, sandbox: InBoxSandbox, session_id: str, lost: str = "", *, new: bool
     ) -> tuple[InBoxWorkspace, MountReport]:
         """Raises: MountFailed, StoreUnavailable."""
         started = time.monotonic()
@@ -222,9 +229,9 @@ class InBox:
             bringing, why = await self._suited(sandbox)
             files = sandbox.files()
             closing.push_async_callback(files.close)
-            made = await bringing.bring(sandbox, files, session_id, key, closing)
+            made = await bringing.bring(sandbox, files, session_id, key, closing, new=new)
             workspace = InBoxWorkspace(
-                self._parts, sandbox, files, bringing, session_id, made.push, closing
+                self._parts, sandbox, files, bringing, session_id, made.carrier, closing
             )
             restored, verified = restore.NOTHING_RESTORED, None
             if made.fresh:
@@ -325,5 +332,5 @@ class InBox:
             await workspace.sandbox.unmount(gently=False)
         except Unreachable as error:
             raise MountFailed(f"the workspace cannot be mounted anew: {error}") from error
-        _, report = await self._bring(workspace.sandbox, session_id, lost)
+        _, report = await self._bring(workspace.sandbox, session_id, lost, new=False)
         return report

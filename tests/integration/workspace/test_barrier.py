@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,9 +16,10 @@ import pytest
 from contracts.errors import NotDurable
 from contracts.events import UnprovenCode as Code
 from sidecar.boxhost.host_files import HostFiles
-from sidecar.workspace.barrier import Barrier, BarrierLimits
+from sidecar.boxhost.walker import Mark, Walker
+from sidecar.workspace.barrier import Barrier, BarrierLimits, Carrier
 from sidecar.workspace.boto_session import shared_session
-from sidecar.workspace.manifest import Manifests
+from sidecar.workspace.manifest import Entry, Manifests
 from sidecar.workspace.store import Store, StoreAddress
 from tests.support.services import until
 
@@ -88,7 +89,12 @@ FEW = BarrierLimits(tries=2, pause=0.05)
 
 class MakeBarrier(Protocol):
     def __call__(
-        self, *, files: HostFiles | None = None, store: Store | None = None, **limits: Any
+        self,
+        *,
+        files: HostFiles | None = None,
+        store: Store | None = None,
+        carrier: Carrier | None = None,
+        **limits: Any,
     ) -> Barrier: ...
 
 
@@ -100,7 +106,11 @@ async def make_barrier(
     own_store, opened = store, [HostFiles(tmp_path)]
 
     def make(
-        *, files: HostFiles | None = None, store: Store | None = None, **limits: Any
+        *,
+        files: HostFiles | None = None,
+        store: Store | None = None,
+        carrier: Carrier | None = None,
+        **limits: Any,
     ) -> Barrier:
         if files is not None:
             opened.append(files)
@@ -108,6 +118,7 @@ async def make_barrier(
             *(opened[-1], store or own_store, manifests, session, "none"),
             sync_root=False,
             held=nothing_held,
+            carrier=carrier,
             limits=replace(FEW, **limits),
         )
 
@@ -351,3 +362,76 @@ async def test_each_code_has_its_words(
     }
     assert told.keys() == set(Code), "one of each"
     assert error.value.message.startswith("6 files are not proven to be in the store: ")
+
+
+class Coarse(Walker):
+    """On a file system that tells nothing of a rewrite of the same length."""
+
+    def mark_of(self, info: os.stat_result) -> Mark:
+        return info.st_mode, info.st_size, 0, 0, info.st_ino
+
+
+class InProcess(HostFiles):
+    """Calls a walker of this process."""
+
+    def __init__(self, walker: Walker, mountpoint: Path) -> None:
+        super().__init__(mountpoint)
+        self._walker = walker
+
+    async def call(self, op: str, *, bound: float, **arguments: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = getattr(self._walker, op)(**arguments)
+        return answer
+
+
+async def test_a_rewrite_that_nothing_tells_of_is_proven_once_the_store_has_it(
+    both: Both, make_barrier: MakeBarrier, tmp_path: Path
+) -> None:
+    barrier = make_barrier(files=InProcess(Coarse(str(tmp_path)), tmp_path))
+    both.here("a", b"v=1.2.3")
+    await both.there("a", b"v=1.2.3")
+    first = await barrier.prove("turn-1", 1)
+    (tmp_path / "a").write_bytes(b"v=1.2.4")
+    await both.there("a", b"v=1.2.4")
+    second = await barrier.prove("turn-2", 2)
+    assert second.manifest_sha256 != first.manifest_sha256
+
+
+class SlowCarrier:
+    """Brings files to the store, the first ones when it may go on."""
+
+    def __init__(self, both: Both) -> None:
+        self._both = both
+        self.waits = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def push(self, wanted: Mapping[str, Entry], gone: Iterable[str]) -> None:
+        datas = {path: (self._both.directory / path).read_bytes() for path in wanted}
+        if not self.waits.is_set():
+            self.waits.set()
+            await self.go_on.wait()
+        for path, data in datas.items():
+            await self._both.there(path, data)
+        for path in gone:
+            await self._both.not_there(path)
+
+    async def fetch(self, paths: Iterable[str]) -> None:
+        assert not list(paths)
+
+
+async def test_what_a_sync_has_read_does_not_reach_the_store_behind_a_later_proof(
+    both: Both, make_barrier: MakeBarrier, store: Store, session: str
+) -> None:
+    carrier = SlowCarrier(both)
+    barrier = make_barrier(carrier=carrier)
+    both.here("report", b"draft 1")
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        group.create_task(barrier.sync())
+        await carrier.waits.wait()
+        both.here("report", b"FINAL 1")
+        proving = group.create_task(barrier.prove("turn-1", 1))
+        await asyncio.wait({proving}, timeout=1)  # it must not end before the sync does
+        carrier.go_on.set()
+    assert proving.result().files == 1
+    found = await store.get(f"{session}/report")
+    assert found is not None
+    assert found[0] == b"FINAL 1"

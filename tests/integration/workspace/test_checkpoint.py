@@ -6,22 +6,28 @@ import hashlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
-from uuid import uuid4
+from typing import cast
+from uuid import UUID, uuid4
 
 import pytest
 
-from contracts.errors import MountFailed, NotDurable
+from contracts.bodies import RunRequest
+from contracts.errors import MountFailed, NotDurable, WorkspaceBusy, WorkspaceMounted
+from contracts.events import EventBase
 from sidecar.boxhost.boxes import Boxes
 from sidecar.boxhost.in_process import OwnBoxes, OwnMounts
 from sidecar.boxhost.mounts import Mounts
 from sidecar.providers.base import Command, Provider, SandboxSpec
 from sidecar.providers.local import LocalProvider
+from sidecar.runs.gateway import Gateway
+from sidecar.runs.live import LiveSandboxes
+from sidecar.runs.sandboxes import Providers, Sandboxes, Warmth
 from sidecar.workspace.checkpoint import MARK, with_checkpoint
 from sidecar.workspace.engine import DurableSandbox
 from sidecar.workspace.fencing import Fence
 from sidecar.workspace.iam import SessionKey, SessionKeys
 from sidecar.workspace.in_box import InBox, Parts
-from sidecar.workspace.manifest import Manifests
+from sidecar.workspace.manifest import Edit, Manifests
 from sidecar.workspace.store import Store, StoreAddress
 from tests.integration.conformance.conftest import docker_provider
 from tests.integration.workspace.conftest import HostOf
@@ -175,9 +181,126 @@ async def test_a_disk_that_was_not_filled_whole_takes_nothing_from_the_store(
     sandbox = await wrapped().create(spec)
     # as a sidecar would leave it that died in the middle of filling it
     await sh(sandbox, f"rm a {MARK}")
-    later = await wrapped().attach(sandbox.id)
+    later = await wrapped().create(spec)
+    assert later.id == sandbox.id
     assert await sh(later, "cat a b") == "ab"
     assert sorted(await store.list(f"{spec.session_id}/")) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [f"rm {MARK}", f"rm {MARK}; mkdir {MARK}", f"echo another > {MARK}"],
+    ids=["missing", "unreadable", "another's"],
+)
+async def test_a_disk_whose_mark_is_spoilt_is_neither_cleared_nor_taken_for_the_sessions(
+    wrapped: Callable[[], InBox], spec: SandboxSpec, store: Store, spoil: str
+) -> None:
+    sandbox = await wrapped().create(spec)
+    await sh(sandbox, "echo kept > a")
+    await sandbox.workspace.barrier(str(uuid4()), 1, sandbox.held)
+    await sh(sandbox, f"echo unsaved > unsaved; {spoil}")
+    with pytest.raises(MountFailed, match="holdfast-checkpoint"):
+        await wrapped().attach(sandbox.id)
+    assert await sh(sandbox, "cat a unsaved") == "kept\nunsaved\n"
+    assert sorted(await store.list(f"{spec.session_id}/")) == ["a"]
+
+
+async def test_what_a_user_has_put_into_the_store_is_fetched_and_what_the_sandbox_deleted_goes(
+    wrapped: Callable[[], InBox], spec: SandboxSpec, store: Store, manifests: Manifests
+) -> None:
+    sandbox = await wrapped().create(spec)
+    await sh(sandbox, "echo 1 > a; echo 1 > b; mkdir d")
+    await sandbox.workspace.barrier(str(uuid4()), 1, sandbox.held)
+    await sh(sandbox, "rm a; rm b")
+    await store.put(f"{spec.session_id}/new/upload.csv", b"upload")
+    await store.put(f"{spec.session_id}/b", b"put again")
+    await manifests.edited(spec.session_id, Edit("b"))
+
+    adopted = await wrapped().attach(sandbox.id)
+    assert await sh(adopted, "cat new/upload.csv b; test ! -e a") == "uploadput again"
+    async with adopted.frozen():
+        proof = await adopted.workspace.barrier(str(uuid4()), 2, adopted.held)
+    assert proof.files == 2
+    assert sorted(await store.list(f"{spec.session_id}/")) == ["b", "new/upload.csv"]
+
+
+async def test_what_is_in_the_way_of_a_users_file_is_kept_and_so_is_the_file(
+    wrapped: Callable[[], InBox], spec: SandboxSpec, store: Store
+) -> None:
+    sandbox = await wrapped().create(spec)
+    await sandbox.workspace.barrier(str(uuid4()), 1, sandbox.held)
+    await store.put(f"{spec.session_id}/d/upload", b"upload")
+    await sh(sandbox, "ln -s /etc d")
+    adopted = await wrapped().attach(sandbox.id)
+    with pytest.raises(NotDurable) as error:
+        await adopted.workspace.barrier(str(uuid4()), 2, adopted.held)
+    assert "d/upload" in error.value.details["files"]
+    assert await stored(store, spec.session_id, "d/upload") == b"upload"
+    assert await sh(adopted, "readlink d; test ! -e /etc/upload") == "/etc\n"
+
+
+async def test_a_file_that_was_rewritten_in_place_with_its_old_time_is_in_the_receipt(
+    wrapped: Callable[[], InBox], spec: SandboxSpec, store: Store
+) -> None:
+    sandbox = await wrapped().create(spec)
+    await sh(sandbox, "printf v=1.2.3 > version; touch -d '2020-01-02 03:04:05' version")
+    await sandbox.workspace.barrier(str(uuid4()), 1, sandbox.held)
+    await sh(
+        sandbox,
+        "sleep 1.1; touch -r version ref; printf v=1.2.4 | dd of=version conv=notrunc 2>/dev/null;"
+        "touch -r ref version; rm ref",
+    )
+    async with sandbox.frozen():
+        await sandbox.workspace.barrier(str(uuid4()), 2, sandbox.held)
+    assert await stored(store, spec.session_id, "version") == b"v=1.2.4"
+
+
+@pytest.mark.parametrize("provider", ["local"], indirect=True)
+async def test_a_living_sandbox_has_the_files_also_for_a_sidecar_that_never_saw_it(
+    wrapped: Callable[[], InBox], short_dir: Path, spec: SandboxSpec, session: str
+) -> None:
+    def sidecar() -> Sandboxes:
+        live = LiveSandboxes(short_dir / "sidecar")
+        gateway = cast(Gateway, OneSocket(spec.gateway_socket))
+        return Sandboxes(Providers({}, {"local": wrapped()}), gateway, live, Warmth(600, 8))
+
+    async def emit(event: EventBase) -> None: ...
+
+    request = RunRequest(
+        turn_id=uuid4(),
+        session_id=UUID(session),
+        epoch=1,
+        prompt="",
+        harness="pi",
+        provider="local",
+        durability="checkpoint",
+    )
+    sandbox, _ = await sidecar().acquire(request, emit)
+    await sandbox.workspace.barrier(str(uuid4()), 1, sandbox.held)
+    later = sidecar()
+    assert await later.mounted(UUID(session)) is None, "it is not known yet"
+    with pytest.raises(WorkspaceMounted):
+        async with later.unmounted(UUID(session)):
+            pass
+    assert await later.mounted(UUID(session)) is not None
+
+    await sh(sandbox, f"rm {MARK}")
+    with pytest.raises(WorkspaceBusy):
+        async with sidecar().unmounted(UUID(session)):
+            pass
+    await wrapped().destroy(sandbox.id)
+    async with sidecar().unmounted(UUID(session)):
+        pass
+
+
+class OneSocket:
+    """Stands in for the gateway: the same socket for every session."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+
+    async def open(self, _session_id: str) -> Path:
+        return self._socket
 
 
 async def test_whoever_had_the_session_before_can_store_nothing_more(
