@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 
 # What died under the turn; the turn did nothing wrong.
 INTERRUPTIONS = (HarnessExited, SandboxGone, StreamGap, Unreachable)
+LOST_WITH_MOUNT = "the workspace's mount died: what it had not stored by then is lost"
 
 
 class Turn:
@@ -261,7 +262,7 @@ class Turn:
                 manifest_sha256=proof.manifest_sha256,
                 took=proof.took,
                 window=self._sandboxes.sync_seconds(self._live) if self._live else None,
-                lost=proof.lost,
+                lost=proof.lost or (LOST_WITH_MOUNT if self._journal.has("mount.lost") else ""),
             )
         )
         return end

@@ -96,6 +96,8 @@ async def test_a_mount_daemon_that_dies_is_said_and_mended(
     assert events[-1].type == "turn.completed"
     assert of_type(events, "mount.lost")
     assert of_type(events, "mount.restored")
+    [receipt] = of_type(events, "receipt")
+    assert "mount died" in receipt.lost
     assert await stack.stored(session, "one.txt") == b"one"
     assert await stack.stored(session, "two.txt") == b"two"
 

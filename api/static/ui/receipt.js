@@ -21,7 +21,7 @@ export function Receipt({ item, turn }) {
     <button type="button" class="receipt-head" aria-expanded=${open} onClick=${() => setOpen(!open)}>
       <${Icon} name=${proof ? "check" : "cross"} />
       ${proof
-        ? html`<span><strong>${proof.lost ? "Safe up to the last copy" : "Safe in the store"}</strong> <span class="receipt-facts">${count(proof.files, "file")} · ${bytes(proof.bytes)} · ${proof.engine} · proven in ${duration(proof.took)}${spent}</span></span>`
+        ? html`<span><strong>${proof.lost ? "Safe, but for what was lost" : "Safe in the store"}</strong> <span class="receipt-facts">${count(proof.files, "file")} · ${bytes(proof.bytes)} · ${proof.engine} · proven in ${duration(proof.took)}${spent}</span></span>`
         : html`<span><strong>Not durable</strong> <span class="receipt-facts">${failed ? shown(failed.reason) : "this turn ended without a receipt"}${spent}</span></span>`}
       <${Icon} name="chevron" />
     </button>
