@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from contracts import events
 from contracts.errors import (
@@ -20,6 +20,7 @@ from contracts.errors import (
     Unreachable,
 )
 from sidecar.boxhost.contract import MountSick
+from sidecar.harnesses import agent_server
 from sidecar.harnesses import registry as harnesses
 from sidecar.harnesses.base import Choice
 from sidecar.runs import egress, mount_watch, progress
@@ -119,6 +120,8 @@ class Turn:
         if self._adopted:
             reason = "the sidecar was restarted in the middle of the turn"
             await self._journal.append(events.RunAdopted(reason=reason))
+        if self._progress.phase == "unknown":
+            await self._stop_unknown()
         if self._progress.talk is not None:
             self._acp_session = self._progress.talk.session
         if self._progress.end is not None:
@@ -141,6 +144,23 @@ class Turn:
                 return events.TurnCancelled(reason="cancelled before the prompt was sent")
             end: events.EventBase = await talk
             return end
+
+    async def _stop_unknown(self) -> NoReturn:
+        """Nobody knows whether the prompt was sent, and to send it twice would do its work twice.
+
+        Raises: HarnessExited, with nothing left in the sandbox that could still write.
+        """
+        live = self._sandboxes.live.get(self._request.session_id)
+        if live is not None:
+            self._save(sandbox_id=live.sandbox_id)
+            sandbox = await self._rejoin_sandbox()
+            await sandbox.kill(
+                [p for p in await sandbox.processes() if not agent_server.is_server(p)]
+            )
+        raise HarnessExited(
+            "the sidecar was restarted, and its record of how far the turn had come cannot be read",
+            hint="What the turn had done is in the workspace. Start another turn.",
+        )
 
     async def _rejoin_sandbox(self) -> DurableSandbox:
         """Raises: SandboxGone."""
