@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
+from contracts import events
 from contracts.bodies import PermissionAnswer, RunBody, RunRequest
 from contracts.errors import RunNotFound, StaleEpoch, UnsupportedChoice
 from contracts.logs import working_on
@@ -139,7 +140,11 @@ class Runs:
             if turn_id in self._turns:
                 self._turns[turn_id].cancelled.set()
         journal = self._journals[request.turn_id] = Journal.create(self._dir, request)
-        self._begin(journal)
+        try:
+            self._begin(journal)
+        except BaseException:  # a run that nobody carries would be running for ever
+            self._forget(request.turn_id, journal)
+            raise
         return self.get(request.turn_id)
 
     def _begin(self, journal: Journal, *, adopted: bool = False) -> None:
@@ -172,8 +177,9 @@ class Runs:
             try:
                 await turn.run()
                 log.info("the turn has ended")
-            except Exception:  # the boundary: a run that fails must not end the others
-                log.exception("turn %s has no end", turn_id)
+            except Exception as error:  # the boundary: a run that fails must not end the others
+                log.exception("turn %s crashed before emitting a terminal event", turn_id)
+                await self._journal(turn_id).append_end(_crashed(error))
             finally:
                 self._ended(turn_id, request.session_id)
 
@@ -270,3 +276,8 @@ class Runs:
         if journal is None:
             raise RunNotFound(f"there is no run {turn_id}")
         return journal
+
+
+def _crashed(error: Exception) -> events.EventBase:
+    message = f"the sidecar failed in the middle of the turn: {type(error).__name__}: {error}"
+    return events.TurnInterrupted(error=events.ErrorInfo(code="internal", message=message))

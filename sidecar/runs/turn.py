@@ -87,17 +87,24 @@ class Turn:
     async def run(self) -> None:
         async with self._sandboxes.lock(self._request.session_id):
             end = await self._guarded(self._work())
-            await self._recorded.take_rest(cut_off=not isinstance(end, events.TurnCompleted))
-            end = self._recorded.judged(end)
+            end = await self._guarded(self._judge(end))
             end = await self._guarded(self._settle(end))
             if self._live is not None:
                 if self._sandbox is not None and self._sandbox.remounted:
                     self._live = self._live.without_processes()
                 await self._guarded(self._sandboxes.keep_warm(self._live, self._journal.append))
-            await self._recorded.take_rest(pages=1)
-            await self._journal.append(end)
-            progress.clear(self._journal)
-            await self._recorded.forget()
+            await self._guarded(self._recorded.take_rest(pages=1))
+            await self._journal.append_end(end)
+            await self._guarded(self._forget())
+
+    async def _judge(self, end: events.EventBase) -> events.EventBase:
+        await self._recorded.take_rest(cut_off=not isinstance(end, events.TurnCompleted))
+        return self._recorded.judged(end)
+
+    async def _forget(self) -> None:
+        """The end is written: what was kept for whoever goes on with the turn is not needed."""
+        progress.clear(self._journal)
+        await self._recorded.forget()
 
     async def _guarded(self, step: Coroutine[Any, Any, Any]) -> events.EventBase:
         """Run a step; its failure is an event."""
@@ -245,7 +252,10 @@ class Turn:
         """The barrier, also after a failure: what was done is proven or said not to be."""
         if self._journal.has("receipt"):
             return end  # all that was missing when the sidecar died was the end itself
-        self._save(phase="settling", end=events.to_dict(end))
+        try:
+            self._save(phase="settling", end=events.to_dict(end))
+        except OSError as error:  # whoever goes on with the turn hears its answer once more
+            log.warning("cannot note that turn %s settles: %s", self._request.turn_id, error)
         try:
             workspace = await self._workspace()
             if workspace is None:
