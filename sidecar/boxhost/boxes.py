@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import shutil
 import signal
@@ -21,12 +22,16 @@ from typing import Any
 from sidecar.boxhost import freezer, processes
 from sidecar.boxhost.processes import ProcessId, ProcessInfo
 from sidecar.boxhost.uids import Uids
+from sidecar.record_files import read_record, write_record
 from sidecar.tasks import at_a_time
+
+log = logging.getLogger(__name__)
 
 HERE = Path(__file__).parent
 HOME = "/home/agent"
 SESSION_DIR = "/session"
 WORKSPACE = f"{SESSION_DIR}/workspace"
+RECORD = "box.json"
 GATEWAY_PORT = 8080
 AGENT_PORT = 2468
 
@@ -112,13 +117,7 @@ class Boxes:
         return [box for box in found if box is not None]
 
     def get(self, box_id: str) -> Box | None:
-        try:
-            record = json.loads((self._root / box_id / "box.json").read_text())
-        except FileNotFoundError:
-            return None
-        record["keeper"] = ProcessId(**record["keeper"])
-        record["first"] = ProcessId(**record["first"])
-        return Box(**record)
+        return read_record(self._root / box_id / RECORD, _parse)
 
     def home(self, box_id: str) -> Path:
         return self._root / box_id / "home"
@@ -170,9 +169,7 @@ class Boxes:
             agent_socket=str(agent_socket),
             created_at=datetime.now(UTC).isoformat(),
         )
-        record = place / "box.json.new"
-        record.write_text(json.dumps(asdict(box)))
-        record.rename(place / "box.json")
+        write_record(place / RECORD, json.dumps(asdict(box)))
         return box
 
     def _describe(
@@ -212,9 +209,9 @@ class Boxes:
             "client_uid": self._client_uid,
         }
 
-    async def _start_keeper(self, description: dict[str, Any], log: Path) -> dict[str, Any]:
+    async def _start_keeper(self, description: dict[str, Any], log_path: Path) -> dict[str, Any]:
         read_end, write_end = os.pipe()
-        with log.open("ab") as log_file:
+        with log_path.open("ab") as log_file:
             keeper = processes.start_lasting(
                 [sys.executable, "-I", "-S", str(HERE / "keeper.py")],
                 stdin=subprocess.PIPE,
@@ -236,7 +233,7 @@ class Boxes:
         if not found.get("ok"):
             keeper.kill()
             await processes.wait_pid(keeper.pid, KILL_SECONDS)
-            raise BoxFailed(f"{found.get('error', 'the keeper died')}: {_tail(log)}")
+            raise BoxFailed(f"{found.get('error', 'the keeper died')}: {_tail(log_path)}")
         return {**found, "keeper": keeper.pid}
 
     async def stop_all(self) -> int:
@@ -289,7 +286,13 @@ class Boxes:
 
     def thaw_all(self) -> int:
         """Let go on what a predecessor froze and did not thaw; how many boxes it may have been."""
-        return sum(self.thaw(path.name) for path in self._root.glob("*"))
+        count = 0
+        for path in self._root.glob("*"):
+            try:
+                count += self.thaw(path.name)
+            except OSError:
+                log.exception("cannot thaw box %s", path.name)
+        return count
 
     def _remove(self, box: Box) -> None:
         Path(box.agent_socket).unlink(missing_ok=True)
@@ -352,6 +355,11 @@ class Boxes:
                 path.chmod(0o644)  # whatever our umask: the box's user reads it
 
 
+def _parse(record: dict[str, Any]) -> Box:
+    keeper, first = ProcessId(**record["keeper"]), ProcessId(**record["first"])
+    return Box(**{**record, "keeper": keeper, "first": first})
+
+
 def _make_for(uid: int | None, directory: Path, mode: int) -> None:
     directory.mkdir(parents=True)
     if uid is not None:
@@ -359,8 +367,8 @@ def _make_for(uid: int | None, directory: Path, mode: int) -> None:
     directory.chmod(mode)
 
 
-def _tail(log: Path) -> str:
-    return log.read_text(errors="replace").strip()[-2000:]
+def _tail(path: Path) -> str:
+    return path.read_text(errors="replace").strip()[-2000:]
 
 
 async def _read_line(fd: int) -> bytes:

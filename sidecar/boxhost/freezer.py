@@ -27,6 +27,7 @@ from typing import Any, Protocol
 
 from sidecar.boxhost import processes
 from sidecar.boxhost.processes import ProcessId
+from sidecar.record_files import read_record, write_record
 
 log = logging.getLogger(__name__)
 
@@ -176,8 +177,12 @@ def thaw(place: Path) -> bool:
     if way is None:
         return False
     way.thaw()
-    with contextlib.suppress(FileNotFoundError):  # the box is being removed
+    try:
         _write_record(place, way)
+    except FileNotFoundError:
+        pass  # the box is being removed
+    except OSError as error:  # whoever reads the old one thaws what runs already
+        log.warning("cannot note that box %s is thawed: %s", place.name, error)
     return True
 
 
@@ -283,16 +288,13 @@ def _who(found: list[ProcessId]) -> str:
 
 
 def _write_record(place: Path, way: Way) -> None:
-    new = place / f"{RECORD}.new"
-    new.write_text(json.dumps(way.record()))
-    new.rename(place / RECORD)
+    write_record(place / RECORD, json.dumps(way.record()))
 
 
 def _read_record(place: Path) -> Way | None:
-    try:
-        record = json.loads((place / RECORD).read_text())
-    except FileNotFoundError:
-        return None
-    if "path" in record:
-        return Cgroup(Path(record["path"]), record["switch"], record["on"], record["off"])
-    return Signals(place, [ProcessId(*pair) for pair in record["stopped"]])
+    def parse(record: dict[str, Any]) -> Way:
+        if "path" in record:
+            return Cgroup(Path(record["path"]), record["switch"], record["on"], record["off"])
+        return Signals(place, [ProcessId(*pair) for pair in record["stopped"]])
+
+    return read_record(place / RECORD, parse)

@@ -190,7 +190,7 @@ class OwnHost:
             for box_id in dead:
                 await self.kept.kill(box_id)
             await self.kept.end_commands()
-        except (BoxFailed, MountFailed) as error:
+        except (BoxFailed, MountFailed, OSError) as error:
             log.warning("something is left that cannot be ended: %s", error)
         else:
             log.info("cleared %s dead boxes and %s stale mounts", len(dead), stale)

@@ -22,6 +22,7 @@ from typing import Any
 from sidecar.boxhost import namespaces, processes
 from sidecar.boxhost.processes import ProcessId
 from sidecar.boxhost.uids import Uids
+from sidecar.record_files import read_record, write_record
 from sidecar.tasks import at_a_time
 
 STOP_AT_A_TIME = 8
@@ -75,11 +76,9 @@ class Mounts:
     def host(self) -> str:
         """A name for this data directory, made at the first call."""
         path = self._root / "host"
-        if not path.exists():
+        if not path.exists() or not path.read_text():
             self._root.mkdir(parents=True, exist_ok=True)
-            new = path.with_suffix(f".{os.getpid()}")
-            new.write_text(secrets.token_hex(4))
-            new.rename(path)
+            write_record(path, secrets.token_hex(4))
         return path.read_text()
 
     def parent(self, session_id: str) -> Path:
@@ -94,17 +93,8 @@ class Mounts:
         return parent
 
     def get(self, session_id: str) -> Mount | None:
-        try:
-            record = json.loads(self._record(session_id).read_text())
-        except FileNotFoundError:
-            return None
-        return Mount(
-            session_id=session_id,
-            engine=record["engine"],
-            daemon=ProcessId(**record["daemon"]),
-            path=Path(record["path"]),
-            uid=record.get("uid"),
-        )
+        """None also when the record cannot be read: its daemon is found by its arguments."""
+        return read_record(self._record(session_id), _parse)
 
     def all(self) -> list[Mount]:
         found = (self.get(path.stem) for path in sorted(self._root.glob("*.json")))
@@ -267,9 +257,17 @@ class Mounts:
 
     def _write_record(self, mount: Mount) -> None:
         record: dict[str, Any] = {**asdict(mount), "path": str(mount.path)}
-        new = self._root / f"{mount.session_id}.json.new"
-        new.write_text(json.dumps(record))
-        new.rename(self._record(mount.session_id))
+        write_record(self._record(mount.session_id), json.dumps(record))
+
+
+def _parse(record: dict[str, Any]) -> Mount:
+    return Mount(
+        session_id=record["session_id"],
+        engine=record["engine"],
+        daemon=ProcessId(**record["daemon"]),
+        path=Path(record["path"]),
+        uid=record.get("uid"),
+    )
 
 
 def _serving(path: Path) -> Callable[[Sequence[str]], bool]:

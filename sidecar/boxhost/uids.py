@@ -7,10 +7,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
 import time
 from pathlib import Path
+from typing import Any
+
+from sidecar.record_files import BROKEN, read_record, sweep_records, write_record
 
 # A range that no distribution hands out to people or services; spread so that two stacks on one
 # host rarely share uids, which would be ugly in `ps` but not unsafe.
@@ -40,17 +42,36 @@ class Uids:
         self._dir.mkdir(parents=True, exist_ok=True)
         with (self._dir / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            given = {path.name: int(path.read_text()) for path in self._dir.glob("[!.]*")}
+            given = self._given()
             if session_id in given:
                 os.utime(self._dir / session_id)
                 return given[session_id]
-            uid = self._free(set(given.values()))
-            if uid is None:
-                uid = self._free(set(given.values()) - self._take_back(given))
+            uid = self._choose(session_id, given)
             if uid is not None:
-                (self._dir / session_id).write_text(str(uid))
+                write_record(self._dir / session_id, str(uid))
                 return uid
         raise NoUidLeft(f"{len(self._block)} sessions have a box or a mount: end one first")
+
+    def _given(self) -> dict[str, int]:
+        found = {}
+        for path in self._dir.glob("[!.]*"):
+            uid = None if path.suffix == BROKEN else read_record(path, int)
+            if uid is not None:
+                found[path.name] = uid
+        return found
+
+    def _choose(self, session_id: str, given: dict[str, int]) -> int | None:
+        taken = set(given.values())
+        if any(self._dir.glob(f"*{BROKEN}")):
+            # Of those sessions nothing but their boxes and processes tells which uid they have.
+            sweep_records(self._dir)
+            boxed = self._boxed()
+            for session, uid in boxed:
+                if session == session_id:
+                    return uid
+            taken |= {uid for _, uid in boxed} | _running()
+        free = self._free(taken)
+        return self._free(taken - self._take_back(given)) if free is None else free
 
     def _free(self, taken: set[int]) -> int | None:
         return next((uid for uid in self._block if uid not in taken), None)
@@ -59,9 +80,7 @@ class Uids:
         """The uids of sessions of which nothing is on this host, free again: their next box and
         mount get another one, as what is stored knows no uid."""
         mounted = {path.stem for path in (self._data / "mounts").glob("*.json")}
-        boxed = {
-            json.loads(path.read_text())["uid"] for path in self._data.glob("boxes/*/box.json")
-        }
+        boxed = {uid for _, uid in self._boxed()}
         running = _running()
         fresh = time.time() - FRESH_SECONDS
         taken_back = set()
@@ -72,6 +91,15 @@ class Uids:
                 path.unlink()
                 taken_back.add(uid)
         return taken_back
+
+    def _boxed(self) -> list[tuple[str, int]]:
+        """The session and the uid of every box."""
+
+        def parse(record: dict[str, Any]) -> tuple[str, int | None]:
+            return record["labels"].get("session", ""), record["uid"]
+
+        boxes = (read_record(path, parse) for path in self._data.glob("boxes/*/box.json"))
+        return [(box[0], box[1]) for box in boxes if box is not None and box[1] is not None]
 
     def release(self, session_id: str) -> None:
         (self._dir / session_id).unlink(missing_ok=True)

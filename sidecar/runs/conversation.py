@@ -86,7 +86,7 @@ class Conversation:
                 self._before = await self._sandbox.processes()
             try:
                 yield brought
-            except HoldfastError:
+            except Exception:
                 await self._put_down()
                 raise
 
@@ -112,7 +112,7 @@ class Conversation:
             try:
                 async with self._acp.listening():
                     yield answer
-            except HoldfastError:
+            except Exception:
                 await self._put_down()
                 raise
 

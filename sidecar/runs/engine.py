@@ -6,18 +6,20 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
+from contracts import events
 from contracts.bodies import PermissionAnswer, RunBody, RunRequest
-from contracts.errors import HoldfastError, RunNotFound, StaleEpoch, UnsupportedChoice
+from contracts.errors import RunNotFound, StaleEpoch, UnsupportedChoice
 from contracts.logs import working_on
 from contracts.redaction import Redactor
 from contracts.session_tokens import session_token
 from sidecar.harnesses import registry as harnesses
 from sidecar.providers import registry as providers
+from sidecar.record_files import set_aside, sweep_records
 from sidecar.runs import progress
 from sidecar.runs.bounds import Bounds
 from sidecar.runs.journal import Journal
@@ -89,26 +91,33 @@ class Runs:
     def _recover(self) -> None:
         """Go on with runs that a sidecar before us left without an end; remove old ones."""
         self._dir.mkdir(parents=True, exist_ok=True)
-        unended: list[Journal] = []
+        sweep_records(self._dir)
         for path in self._dir.glob("*.ndjson"):
-            if time.time() - path.stat().st_mtime > KEEP_SECONDS:
-                path.unlink()
-                continue
-            try:
+            with self._set_aside_if_broken(path):
                 journal = Journal.load(path)
                 harnesses.get(journal.request.harness)
-            except (ValueError, HoldfastError):
-                # Of another release, or cut off before its first line: its turn is told as lost.
-                log.exception("the run in %s cannot be taken up", path)
-                path.rename(path.with_suffix(".broken"))
-                continue
-            self._journals[journal.request.turn_id] = journal
+                self._journals[journal.request.turn_id] = journal
+        # when all are known: a turn must know what those before it told
+        for turn_id, journal in list(self._journals.items()):
             if not journal.ended:
-                unended.append(journal)
-        for journal in unended:  # when all are known: a turn must know what those before it told
-            self._begin(journal, adopted=True)
+                with self._set_aside_if_broken(journal.path):
+                    self._begin(journal, adopted=True)
+                if turn_id not in self._turns:
+                    del self._journals[turn_id]
+        self.forget_before(time.time() - KEEP_SECONDS)
         running = {journal.request.session_id for journal in map(self._journal, self._turns)}
         self.sandboxes.let_go(except_for=running)
+
+    @contextlib.contextmanager
+    def _set_aside_if_broken(self, path: Path) -> Iterator[None]:
+        """A run of another release, or cut off before its first line, is renamed to `.broken`, and
+        its turn is told as lost. It keeps no other run from being taken up."""
+        try:
+            yield
+        except Exception as error:  # the boundary: whatever is in the file
+            log.exception("cannot take up the run in %s", path)
+            with contextlib.suppress(OSError):
+                set_aside(path, f"{type(error).__name__}: {error}")
 
     async def start(self, request: RunRequest) -> RunBody:
         """Idempotent by turn id. A turn that still runs although its session was granted anew is
@@ -131,7 +140,11 @@ class Runs:
             if turn_id in self._turns:
                 self._turns[turn_id].cancelled.set()
         journal = self._journals[request.turn_id] = Journal.create(self._dir, request)
-        self._begin(journal)
+        try:
+            self._begin(journal)
+        except BaseException:  # a run that nobody carries would be running for ever
+            self._forget(request.turn_id, journal)
+            raise
         return self.get(request.turn_id)
 
     def _begin(self, journal: Journal, *, adopted: bool = False) -> None:
@@ -164,8 +177,9 @@ class Runs:
             try:
                 await turn.run()
                 log.info("the turn has ended")
-            except Exception:  # the boundary: a run that fails must not end the others
-                log.exception("turn %s has no end", turn_id)
+            except Exception as error:  # the boundary: a run that fails must not end the others
+                log.exception("turn %s crashed before emitting a terminal event", turn_id)
+                await self._journal(turn_id).append_end(_crashed(error))
             finally:
                 self._ended(turn_id, request.session_id)
 
@@ -231,10 +245,17 @@ class Runs:
         """For ever: remove the journals that nobody will ask for any more."""
         while True:
             await asyncio.sleep(FORGET_SECONDS)
-            self.forget_before(time.time() - KEEP_SECONDS)
+            try:
+                self.forget_before(time.time() - KEEP_SECONDS)
+            except OSError:  # the boundary: what cannot be removed must not end the service
+                log.exception("cannot remove old runs")
 
     def forget_before(self, when: float) -> None:
-        """Remove the journals of runs that ended before then."""
+        """Remove the journals of runs that ended before then, and what is left of others."""
+        sweep_records(self._dir)
+        for path in self._dir.glob("*.progress"):
+            if not path.with_suffix(".ndjson").exists():
+                path.unlink(missing_ok=True)
         for turn_id, journal in list(self._journals.items()):
             if turn_id in self._turns or not journal.ended:
                 continue
@@ -255,3 +276,8 @@ class Runs:
         if journal is None:
             raise RunNotFound(f"there is no run {turn_id}")
         return journal
+
+
+def _crashed(error: Exception) -> events.EventBase:
+    message = f"the sidecar failed in the middle of the turn: {type(error).__name__}: {error}"
+    return events.TurnInterrupted(error=events.ErrorInfo(code="internal", message=message))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import logging
 import os
 from array import array
 from collections.abc import AsyncIterator, Iterator
@@ -26,6 +27,10 @@ PART_BYTES = 1 << 20
 # Below what the api takes as one line.
 MOST_EVENT_BYTES = 32 << 20
 SHOWN_CHARS = 65_536
+# Between two tries to write a run's end on a disk that is full.
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 15.0
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -126,6 +131,23 @@ class Journal:
         self._note(Entry(self.last_n + 1, kind, source, record), len(line))
         async with self._grown:
             self._grown.notify_all()
+
+    async def append_end(self, event: EventBase) -> None:
+        """Write the run's last event, however long the disk takes to have room for it. A run
+        without an end would be waited for until the sidecar is started again."""
+        pause = FIRST_PAUSE_SECONDS
+        while not self.ended:
+            try:
+                await self.append(event)
+            except OSError as error:
+                log.error(  # noqa: TRY400 - tried again, the same each time
+                    "cannot write the end of run %s, trying again in %g s: %s",
+                    self.request.turn_id,
+                    pause,
+                    error,
+                )
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def _line(self, event: EventBase, source: int | None, record: int | None) -> bytes:
         request = self.request

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from contracts.bodies import Durability
 from sidecar.harnesses import agent_server
 from sidecar.harnesses.base import Choice, Harness, program
 from sidecar.providers.base import SandboxProcess
+from sidecar.record_files import read_record, sweep_records, write_record
 from sidecar.runs.states import Native
 
 VERSION = 3
@@ -90,49 +92,49 @@ class LiveSandboxes:
     def __init__(self, data_dir: Path) -> None:
         self._dir = data_dir / "live"
         self._dir.mkdir(parents=True, exist_ok=True)
+        sweep_records(self._dir)
 
     def get(self, session_id: UUID) -> Live | None:
-        try:
-            record = json.loads(self._path(session_id).read_text())
-        except FileNotFoundError:
-            return None
-        if record.get("v") != VERSION:  # another release's: its box is found by its label
-            return None
-        until = record["warm_until"]
-        return Live(
-            session_id=session_id,
-            provider=record["provider"],
-            sandbox_id=record["sandbox_id"],
-            durability=record.get("durability", "mount"),
-            adapters={
-                harness: Adapter(
-                    **{
-                        **known,
-                        "choice": Choice(**known["choice"]),
-                        "tokens": {name: tuple(tokens) for name, tokens in known["tokens"].items()},
-                    }
-                )
-                for harness, known in record["adapters"].items()
-            },
-            natives={name: Native(**known) for name, known in record["natives"].items()},
-            warm_until=None if until is None else datetime.fromisoformat(until),
-            proxied=record.get("proxied", False),
-        )
+        """None also when the record cannot be read: its sandbox is found by its label."""
+        return read_record(self._path(session_id), _parse)
 
     def all(self) -> list[Live]:
-        found = (self.get(UUID(path.stem)) for path in sorted(self._dir.glob("*.json")))
+        found = (read_record(path, _parse) for path in sorted(self._dir.glob("*.json")))
         return [live for live in found if live is not None]
 
     def put(self, live: Live) -> None:
         record = {"v": VERSION, **asdict(live)}
         record["session_id"] = str(live.session_id)
         record["warm_until"] = None if live.warm_until is None else live.warm_until.isoformat()
-        new = self._path(live.session_id).with_suffix(".new")
-        new.write_text(json.dumps(record))
-        new.rename(self._path(live.session_id))
+        write_record(self._path(live.session_id), json.dumps(record))
 
     def drop(self, session_id: UUID) -> None:
         self._path(session_id).unlink(missing_ok=True)
 
     def _path(self, session_id: UUID) -> Path:
         return self._dir / f"{session_id}.json"
+
+
+def _parse(record: dict[str, Any]) -> Live:
+    if record["v"] != VERSION:
+        raise ValueError(f"it is of version {record['v']}, this release reads {VERSION}")
+    until = record["warm_until"]
+    return Live(
+        session_id=UUID(record["session_id"]),
+        provider=record["provider"],
+        sandbox_id=record["sandbox_id"],
+        durability=record.get("durability", "mount"),
+        adapters={
+            harness: Adapter(
+                **{
+                    **known,
+                    "choice": Choice(**known["choice"]),
+                    "tokens": {name: tuple(tokens) for name, tokens in known["tokens"].items()},
+                }
+            )
+            for harness, known in record["adapters"].items()
+        },
+        natives={name: Native(**known) for name, known in record["natives"].items()},
+        warm_until=None if until is None else datetime.fromisoformat(until),
+        proxied=record.get("proxied", False),
+    )

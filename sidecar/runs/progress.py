@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sidecar.providers.base import SandboxProcess
+from sidecar.record_files import read_record, was_set_aside, write_record
 from sidecar.runs.journal import Journal
 
 
@@ -25,32 +26,26 @@ class Talk:
 @dataclass(frozen=True)
 class Progress:
     """`opening`: no prompt was sent. `prompting`: `talk` says how to hear the answer.
-    `settling`: the answer is there, `end` is the event that it comes down to."""
+    `settling`: the answer is there, `end` is the event that it comes down to.
+    `unknown`: the record could not be read."""
 
-    phase: Literal["opening", "prompting", "settling"] = "opening"
+    phase: Literal["opening", "prompting", "settling", "unknown"] = "opening"
     sandbox_id: str = ""
     talk: Talk | None = None
     end: dict[str, Any] | None = None
 
 
 def load(journal: Journal) -> Progress:
-    try:
-        record = json.loads(_path(journal).read_text())
-    except FileNotFoundError:
-        return Progress()
-    talk = record["talk"]
-    if talk is not None:
-        processes = tuple(
-            SandboxProcess(p["token"], p["pid"], tuple(p["argv"])) for p in talk["processes"]
-        )
-        record["talk"] = Talk(**{**talk, "processes": processes})
-    return Progress(**record)
+    """Raises: OSError."""
+    found = read_record(_path(journal), _parse)
+    if found is None:
+        return Progress(phase="unknown" if was_set_aside(_path(journal)) else "opening")
+    return found
 
 
 def save(journal: Journal, progress: Progress) -> None:
-    new = _path(journal).with_suffix(".new")
-    new.write_text(json.dumps(asdict(progress)))
-    new.rename(_path(journal))
+    """Raises: OSError; then the record is as it was."""
+    write_record(_path(journal), json.dumps(asdict(progress)))
 
 
 def clear(journal: Journal) -> None:
@@ -59,3 +54,13 @@ def clear(journal: Journal) -> None:
 
 def _path(journal: Journal) -> Path:
     return journal.path.with_suffix(".progress")
+
+
+def _parse(record: dict[str, Any]) -> Progress:
+    talk = record["talk"]
+    if talk is not None:
+        processes = tuple(
+            SandboxProcess(p["token"], p["pid"], tuple(p["argv"])) for p in talk["processes"]
+        )
+        talk = Talk(**{**talk, "processes": processes})
+    return Progress(**{**record, "talk": talk})

@@ -120,11 +120,20 @@ class Sandboxes:
     async def rejoin(
         self, request: RunRequest, sandbox_id: str, emit: Emit
     ) -> tuple[DurableSandbox, Live]:
-        """The sandbox that a sidecar before us ran the turn in.
+        """The sandbox that a sidecar before us ran the turn in, also when its record is lost.
 
         Raises: SandboxGone, MountFailed, StoreUnavailable.
         """
         live = self.live.get(request.session_id)
+        if live is None and sandbox_id:
+            live = Live(
+                request.session_id,
+                request.provider,
+                sandbox_id,
+                request.durability,
+                proxied=is_proxied(request),
+            )
+            self.live.put(live)
         if live is not None and live.sandbox_id == sandbox_id:
             sandbox = await self._attach(live, emit)
             if sandbox is not None:
@@ -325,7 +334,10 @@ class Sandboxes:
         """At start: a sandbox that no turn uses any more is on its warm time."""
         for live in self.live.all():
             if live.warm_until is None and live.session_id not in except_for:
-                self.live.put(live.warm_for(self._warmth.seconds))
+                try:
+                    self.live.put(live.warm_for(self._warmth.seconds))
+                except OSError:  # it is ended with the stack, or after the next start
+                    log.exception("cannot give sandbox %s its warm time", live.sandbox_id)
 
     async def end(self, live: Live, emit: Emit) -> None:
         """Destroy the sandbox, let its mount go."""

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from contracts import events
 from contracts.errors import (
@@ -20,6 +20,7 @@ from contracts.errors import (
     Unreachable,
 )
 from sidecar.boxhost.contract import MountSick
+from sidecar.harnesses import agent_server
 from sidecar.harnesses import registry as harnesses
 from sidecar.harnesses.base import Choice
 from sidecar.runs import egress, mount_watch, progress
@@ -87,17 +88,24 @@ class Turn:
     async def run(self) -> None:
         async with self._sandboxes.lock(self._request.session_id):
             end = await self._guarded(self._work())
-            await self._recorded.take_rest(cut_off=not isinstance(end, events.TurnCompleted))
-            end = self._recorded.judged(end)
+            end = await self._guarded(self._judge(end))
             end = await self._guarded(self._settle(end))
             if self._live is not None:
                 if self._sandbox is not None and self._sandbox.remounted:
                     self._live = self._live.without_processes()
                 await self._guarded(self._sandboxes.keep_warm(self._live, self._journal.append))
-            await self._recorded.take_rest(pages=1)
-            await self._journal.append(end)
-            progress.clear(self._journal)
-            await self._recorded.forget()
+            await self._guarded(self._recorded.take_rest(pages=1))
+            await self._journal.append_end(end)
+            await self._guarded(self._forget())
+
+    async def _judge(self, end: events.EventBase) -> events.EventBase:
+        await self._recorded.take_rest(cut_off=not isinstance(end, events.TurnCompleted))
+        return self._recorded.judged(end)
+
+    async def _forget(self) -> None:
+        """The end is written: what was kept for whoever goes on with the turn is not needed."""
+        progress.clear(self._journal)
+        await self._recorded.forget()
 
     async def _guarded(self, step: Coroutine[Any, Any, Any]) -> events.EventBase:
         """Run a step; its failure is an event."""
@@ -120,6 +128,8 @@ class Turn:
         if self._adopted:
             reason = "the sidecar was restarted in the middle of the turn"
             await self._journal.append(events.RunAdopted(reason=reason))
+        if self._progress.phase == "unknown":
+            await self._stop_unknown()
         if self._progress.talk is not None:
             self._acp_session = self._progress.talk.session
         if self._progress.end is not None:
@@ -142,6 +152,23 @@ class Turn:
                 return events.TurnCancelled(reason="cancelled before the prompt was sent")
             end: events.EventBase = await talk
             return end
+
+    async def _stop_unknown(self) -> NoReturn:
+        """Nobody knows whether the prompt was sent, and to send it twice would do its work twice.
+
+        Raises: HarnessExited, with nothing left in the sandbox that could still write.
+        """
+        live = self._sandboxes.live.get(self._request.session_id)
+        if live is not None:
+            self._save(sandbox_id=live.sandbox_id)
+            sandbox = await self._rejoin_sandbox()
+            await sandbox.kill(
+                [p for p in await sandbox.processes() if not agent_server.is_server(p)]
+            )
+        raise HarnessExited(
+            "the sidecar was restarted, and its record of how far the turn had come cannot be read",
+            hint="What the turn had done is in the workspace. Start another turn.",
+        )
 
     async def _rejoin_sandbox(self) -> DurableSandbox:
         """Raises: SandboxGone."""
@@ -226,7 +253,10 @@ class Turn:
         """The barrier, also after a failure: what was done is proven or said not to be."""
         if self._journal.has("receipt"):
             return end  # all that was missing when the sidecar died was the end itself
-        self._save(phase="settling", end=events.to_dict(end))
+        try:
+            self._save(phase="settling", end=events.to_dict(end))
+        except OSError as error:  # whoever goes on with the turn hears its answer once more
+            log.warning("cannot note that turn %s settles: %s", self._request.turn_id, error)
         try:
             workspace = await self._workspace()
             if workspace is None:

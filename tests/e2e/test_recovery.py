@@ -138,7 +138,7 @@ async def test_a_run_that_cannot_be_read_does_not_keep_the_sidecar_from_starting
     await crash(stack, "sidecar")
     assert (await run(hf, session, "say hello"))[-1].type == "turn.completed"
     assert not torn.exists()
-    torn.with_suffix(".broken").unlink()
+    torn.with_name(f"{torn.name}.broken").unlink()
 
 
 async def test_a_gateway_that_dies_serves_the_same_session_again(

@@ -28,7 +28,8 @@ def few(tmp_path: Path) -> Uids:
     (tmp_path / "mounts").mkdir()
     (tmp_path / "mounts" / "mounted.json").write_text("{}")
     (tmp_path / "boxes" / "b").mkdir(parents=True)
-    (tmp_path / "boxes" / "b" / "box.json").write_text(json.dumps({"uid": found.of("boxed")}))
+    box = {"uid": found.of("boxed"), "labels": {"session": "boxed"}}
+    (tmp_path / "boxes" / "b" / "box.json").write_text(json.dumps(box))
     age(tmp_path, "boxed")
     return found
 
@@ -69,3 +70,22 @@ def test_a_uid_under_which_a_process_runs_is_in_use(tmp_path: Path) -> None:
     age(tmp_path, "one")
     with pytest.raises(NoUidLeft):
         found.of("two")
+
+
+def test_an_empty_record_of_one_session_keeps_no_other_from_its_uid(tmp_path: Path) -> None:
+    found = Uids(tmp_path)
+    one, two = found.of("one"), found.of("two")
+    (tmp_path / "uids" / "one").write_text("")
+    assert found.of("two") == two
+    assert found.of("three") not in (None, two)
+    assert found.of("one") is not None
+    assert one is not None
+
+
+def test_a_session_whose_record_is_broken_keeps_the_uid_of_its_box(
+    few: Uids, tmp_path: Path
+) -> None:
+    uid = few.of("boxed")
+    (tmp_path / "uids" / "boxed").write_text("")
+    assert few.of("other") != uid
+    assert few.of("boxed") == uid

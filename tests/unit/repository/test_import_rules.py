@@ -22,7 +22,12 @@ MAY_IMPORT = {
     "client": ("contracts",),
     "stack": ("contracts", "client"),
     "sidecar": ("contracts",),
-    "sidecar.boxhost": ("contracts", "sidecar.sockets", "sidecar.tasks"),
+    "sidecar.boxhost": (
+        "contracts",
+        "sidecar.record_files",
+        "sidecar.sockets",
+        "sidecar.tasks",
+    ),
     "sidecar.providers": ("contracts", "sidecar.boxhost", "sidecar.tasks"),
     "sidecar.workspace": (
         "contracts",
