@@ -290,7 +290,7 @@ class Barrier:
             self._entries.clear()
             self._md5.clear()
         for path in seen["gone"]:
-            del self._entries[path]
+            self._entries.pop(path, None)
             self._md5.pop(path, None)
         for plain in seen["entries"]:
             path = plain["path"]
