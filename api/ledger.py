@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
 from api.db import sandboxes, sessions
@@ -18,6 +18,9 @@ from api.db.sandboxes import Entry
 from api.sidecar import Sidecar
 from contracts.bodies import Leak, SandboxBody
 from contracts.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from api.db.pool import Connection
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +32,7 @@ LOCK = 0x6C656467
 
 @dataclass(frozen=True)
 class Listed:
-    """What the providers say is alive, and which of them could be asked."""
+    """What the providers say is alive, and which of them were asked."""
 
     boxes: list[SandboxBody]
     asked: frozenset[str]
@@ -41,6 +44,8 @@ class Suspects:
     unknown: list[Leak]
     # what is wrong and is not ours to end
     others: list[Leak]
+    # entries whose box is not listed by their provider, which was asked
+    missing: list[Entry]
 
 
 class Ledger:
@@ -89,21 +94,26 @@ class Ledger:
                 log.exception("the ledger was not reconciled")
 
     async def _confirmed(self) -> Suspects:
-        """Looked at twice: a box that is on its way in or out is no leak."""
+        """Looked at twice: a box that is on its way in or out is no leak, and one that a listing
+        left out once is not gone. Entries whose box was missing both times are closed."""
         first = await self._look()
-        if not first.unknown and not first.others:
+        if not first.unknown and not first.others and not first.missing:
             return first
         second = await self._look()
+        missing = [entry for entry in second.missing if entry in first.missing]
+        for entry in missing:
+            await self._close(entry)
         return Suspects(
-            _also_in(second.unknown, first.unknown), _also_in(second.others, first.others)
+            _also_in(second.unknown, first.unknown),
+            _also_in(second.others, first.others),
+            missing,
         )
 
     async def _look(self) -> Suspects:
         async with self._database.connection() as conn:
             before = await sandboxes.unproven(conn)
         listed = await self._listed()
-        for entry in before:
-            await self._bring_in_line(entry, listed)
+        missing = [entry for entry in before if await self._is_missing(entry, listed)]
         async with self._database.connection() as conn:
             entries = await sandboxes.unproven(conn)
             in_use = await sandboxes.sessions_in_use(conn)
@@ -114,34 +124,34 @@ class Ledger:
             if box.session_id not in in_use and (box.provider, box.sandbox_id) not in known
         ]
         others = [*_rivals(listed.boxes), *_unchecked(entries, listed.asked)]
-        return Suspects(unknown, others)
+        return Suspects(unknown, others, missing)
 
     async def _listed(self) -> Listed:
-        able = await self._sidecar.capabilities()
         told = await self._sidecar.sandboxes()
-        return Listed(
-            [box for box in told.sandboxes if box.state != "gone"],
-            frozenset(provider.name for provider in able.providers if provider.available),
-        )
+        return Listed([box for box in told.sandboxes if box.state != "gone"], frozenset(told.asked))
 
-    async def _bring_in_line(self, entry: Entry, listed: Listed) -> None:
+    async def _is_missing(self, entry: Entry, listed: Listed) -> bool:
+        """Whether the entry's box is not there. An intent whose box is there gets it."""
         if entry.in_use or entry.provider not in listed.asked:
-            return
+            return False
         boxes = [
             box.sandbox_id
             for box in listed.boxes
             if (box.provider, box.session_id) == (entry.provider, entry.session_id)
         ]
         if entry.provider_id in boxes or (entry.provider_id is None and len(boxes) > 1):
-            return
+            return False
+        if entry.state == "live" or not boxes:
+            return True
         async with self._database.transaction() as conn:
-            locked = await sessions.lock(conn, entry.session_id)
-            if locked is None or locked.running_turn is not None:
-                return
-            if entry.state == "intent" and boxes:
+            if await _is_idle(conn, entry):
                 await sandboxes.adopt(conn, entry, boxes[0])
-            else:
-                at = datetime.now(UTC).isoformat(timespec="seconds")
+        return False
+
+    async def _close(self, entry: Entry) -> None:
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        async with self._database.transaction() as conn:
+            if await _is_idle(conn, entry):
                 await sandboxes.close(conn, entry, f"not listed by {entry.provider} at {at}")
 
     async def _end(self, leak: Leak) -> None:
@@ -155,6 +165,12 @@ class Ledger:
         log.warning("leaked sandbox %s was ended: %s", leak.sandbox_id, ended.proof)
         async with self._database.connection() as conn:
             await sandboxes.mark_destroyed(conn, leak.session_id, leak.sandbox_id, ended.proof)
+
+
+async def _is_idle(conn: Connection, entry: Entry) -> bool:
+    """Whether no turn of the entry's session runs, nor starts until the transaction ends."""
+    locked = await sessions.lock(conn, entry.session_id)
+    return locked is not None and locked.running_turn is None
 
 
 def _leak(box: SandboxBody, code: Literal["unknown", "rival"], reason: str) -> Leak:

@@ -20,7 +20,7 @@ from api.turns import Turns, session_not_found
 from contracts.bodies import (
     Destroyed,
     Killed,
-    SandboxBody,
+    SandboxList,
     Session,
     SessionContents,
     SessionCreate,
@@ -201,15 +201,17 @@ class Sessions:
             hint="There is nothing to destroy; the next turn makes one.",
         )
 
-    async def sandboxes(self) -> list[SandboxBody]:
+    async def sandboxes(self) -> SandboxList:
         """The sandboxes that exist now, with the titles of their sessions.
 
         Raises: SidecarUnavailable.
         """
-        boxes = (await self._sidecar.sandboxes(measure=True)).sandboxes
+        listed = await self._sidecar.sandboxes(measure=True)
+        boxes = listed.sandboxes
         async with self._database.connection() as conn:
             titles = await sessions.titles(conn, [box.session_id for box in boxes])
-        return [box.model_copy(update={"title": titles.get(box.session_id, "")}) for box in boxes]
+        titled = [box.model_copy(update={"title": titles.get(box.session_id, "")}) for box in boxes]
+        return SandboxList(sandboxes=titled, asked=listed.asked)
 
     async def delete(self, session_id: UUID) -> SessionDeleted:
         """Remove the sandbox, then the objects, then the rows; may be repeated until it succeeds.

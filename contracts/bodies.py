@@ -365,7 +365,11 @@ class SandboxBody(Body):
 
 
 class SandboxList(Body):
+    """`asked` names the providers that answered in full: what they do not list does not exist. Of
+    every other provider nothing is known."""
+
     sandboxes: list[SandboxBody]
+    asked: list[str] = Field(default_factory=list)
 
 
 class Killed(Body):

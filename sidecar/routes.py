@@ -122,7 +122,7 @@ async def answer_permission(
 
 @router.get("/sandboxes")
 async def list_sandboxes(runs: RunsHere, measure: bool = False) -> SandboxList:
-    return SandboxList(sandboxes=await runs.sandboxes.list(measure=measure))
+    return await runs.sandboxes.list(measure=measure)
 
 
 @router.delete("/sandboxes/{provider}/{sandbox_id}")

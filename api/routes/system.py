@@ -60,7 +60,7 @@ async def capabilities(services: Use) -> Capabilities:
 @router.get("/sandboxes")
 async def list_sandboxes(services: Use) -> SandboxList:
     """The sandboxes that exist now: since when, with how much memory, warm until when."""
-    return SandboxList(sandboxes=await services.sessions.sandboxes())
+    return await services.sessions.sandboxes()
 
 
 @router.get("/leaks")

@@ -10,14 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sidecar.boxhost import open_files, processes
+from sidecar.boxhost import answers, open_files, processes
 from sidecar.boxhost.contract import MountSick
 
 SCRIPT = Path(__file__).parent / "walker.py"
 MENDER = Path(__file__).parent / "mender.py"
 EDITOR = Path(__file__).parent / "editor.py"
 KILL_SECONDS = 5
-ERRNO_KINDS = {107: "ENOTCONN", 13: "EACCES", 5: "EIO", 103: "ECONNABORTED"}
 
 
 class HostFiles:
@@ -45,36 +44,35 @@ class HostFiles:
             except asyncio.CancelledError:
                 await self.close()  # its late answer must not meet the next question
                 raise
-        return result_of(answer)
+        return answers.parse("walk", op, arguments, answer)
 
     async def mend(self, op: str, *, bound: float, **arguments: Any) -> dict[str, Any]:
-        return await self._once(MENDER, op, bound, arguments)
+        return await self._once("mend", MENDER, op, bound, arguments)
 
     async def edit(self, op: str, *, bound: float, **arguments: Any) -> dict[str, Any]:
-        return await self._once(EDITOR, op, bound, arguments)
+        return await self._once("edit", EDITOR, op, bound, arguments)
 
     async def _once(
-        self, script: Path, op: str, bound: float, arguments: dict[str, Any]
+        self, tool: str, script: Path, op: str, bound: float, arguments: dict[str, Any]
     ) -> dict[str, Any]:
         """In a process of its own: it must not wait for a walk that may take minutes."""
         process = await _start(script, self._mountpoint)
         try:
             async with asyncio.timeout(bound):
                 output, _ = await process.communicate(json.dumps({"op": op, **arguments}).encode())
-            answer = json.loads(output)
         except TimeoutError:
             raise MountSick("hang", f"the workspace hung for {bound} s in {op}") from None
-        except ValueError:
-            raise MountSick("died", f"the workspace's {script.stem} died in {op}") from None
         finally:
             if process.returncode is None:
                 await _end(process)
-        return result_of(answer)
+        if not output:
+            raise MountSick("died", f"the workspace's {script.stem} died in {op}")
+        return answers.parse(tool, op, arguments, output)
 
     async def held(self) -> set[int]:
         return await asyncio.to_thread(open_files.held_inodes, self._mountpoint)
 
-    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def _ask(self, request: dict[str, Any]) -> bytes:
         if self._process is None or self._process.returncode is not None:
             self._process = await _start(SCRIPT, self._mountpoint)
         stdin, stdout = self._process.stdin, self._process.stdout
@@ -83,8 +81,7 @@ class HostFiles:
         stdin.write(json.dumps(request).encode() + b"\n")
         await stdin.drain()
         size = int(await stdout.readline())
-        answer: dict[str, Any] = json.loads(await stdout.readexactly(size))
-        return answer
+        return await stdout.readexactly(size)
 
     async def close(self) -> None:
         process, self._process = self._process, None
@@ -109,12 +106,3 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(KILL_SECONDS):
             await process.wait()
-
-
-def result_of(answer: dict[str, Any]) -> dict[str, Any]:
-    if "error" in answer:
-        number = answer.get("errno")
-        kind = ERRNO_KINDS.get(number, "") if isinstance(number, int) else ""
-        raise MountSick(kind or f"errno {number}", f"the workspace answered {answer['error']}")
-    result: dict[str, Any] = answer["ok"]
-    return result

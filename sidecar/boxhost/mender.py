@@ -66,7 +66,7 @@ class Mender:
             for path, names in self.walk(pool, skip="node_modules"):
                 if ".git" in path.split("/"):
                     removed += self._unlink(path, [n for n in names if n.endswith(".lock")])
-        return {"paths": sorted(removed)}
+        return {"paths": sorted(map(_printable, removed))}
 
     def _unlink(self, path: str, names: list[str]) -> list[str]:
         removed = []

@@ -16,29 +16,22 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from sidecar.providers.boxd_answers import parse_head
 from sidecar.tasks import finish
 
 CONNECT_SECONDS = 5
 ANSWER_SECONDS = 120
 GIVE_UP_SECONDS = 15
 LONGEST_LINE = 16 << 20
-MOST_BYTES = 1 << 30
 
 
 class NoAnswer(Exception):
     """Nobody is there, or nobody who talks like boxd."""
 
 
-class Refused(Exception):
-    """boxd says no. `kind` is `missing`, `large`, or nothing."""
-
-    def __init__(self, message: str, kind: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-
-
 class Link(Protocol):
-    """A way to boxd. Raises, in every call: NoAnswer, Refused."""
+    """A way to boxd. Answers are parsed (boxd_answers.py). Raises, in every call: NoAnswer,
+    Refused."""
 
     async def call(
         self, op: str, body: bytes = b"", *, bound: float | None = ANSWER_SECONDS, **fields: Any
@@ -112,7 +105,7 @@ class BySocket:
             writer.write(json.dumps(request).encode() + b"\n" + body)
             try:
                 async with asyncio.timeout(bound):
-                    answer = await _answer(reader, writer)
+                    answer = await _answer(op, reader, writer)
             except TimeoutError as error:
                 raise NoAnswer(f"no answer to {op} in {bound} s") from error
             except (OSError, ValueError, asyncio.IncompleteReadError) as error:
@@ -134,25 +127,8 @@ async def _given_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 
 
 async def _answer(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    op: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> tuple[dict[str, Any], bytes]:
     await writer.drain()
-    head = answered(await reader.readline())
+    head = parse_head(op, await reader.readline())
     return head, await reader.readexactly(head["size"])
-
-
-def answered(line: bytes) -> dict[str, Any]:
-    """The first line of an answer. Raises: Refused; ValueError, for what is none."""
-    try:
-        head = json.loads(line or b"null")
-    except RecursionError:
-        head = None
-    if not isinstance(head, dict):
-        raise ValueError("not an answer")  # noqa: TRY004 - all that is malformed is one thing here
-    if "error" in head:
-        raise Refused(str(head["error"])[:2000], str(head.get("kind", "")))
-    told = head.get("size")
-    size = head["size"] = int(told) if isinstance(told, int | str) else -1
-    if not 0 <= size <= MOST_BYTES:
-        raise ValueError(f"{size} bytes")
-    return head

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from sidecar.boxhost import answers
 from sidecar.boxhost.contract import MountSick
-from sidecar.boxhost.host_files import result_of
-from sidecar.providers.boxd import Link, NoAnswer, Refused
+from sidecar.providers.boxd import Link, NoAnswer
+from sidecar.providers.boxd_answers import Refused
 
 GRACE_SECONDS = 30
 
@@ -34,18 +35,11 @@ class BoxdFiles:
         line = json.dumps({"op": op, **arguments}).encode()
         try:
             _, answer = await self._boxd.call(tool, line, bound=bound + GRACE_SECONDS, within=bound)
-            told = json.loads(answer)
         except Refused as refused:
             raise MountSick(refused.kind or "died", f"{op}: {refused}") from refused
         except NoAnswer as error:
             raise MountSick("unreachable", f"{op}: {error}") from error
-        except (ValueError, RecursionError) as error:
-            raise MountSick(
-                "died", f"the workspace could not be asked: {tool} died in {op}"
-            ) from error
-        if not isinstance(told, dict) or not ({"ok", "error"} & told.keys()):
-            raise MountSick("died", f"the sandbox answers nonsense to {op}")
-        return result_of(told)
+        return answers.parse(tool, op, arguments, answer)
 
     async def held(self) -> set[int]:
         return set()

@@ -10,7 +10,8 @@ from typing import Any
 import aiohttp
 
 from sidecar.providers.base import Endpoint
-from sidecar.providers.boxd import ANSWER_SECONDS, LONGEST_LINE, NoAnswer, Refused, answered
+from sidecar.providers.boxd import ANSWER_SECONDS, LONGEST_LINE, NoAnswer
+from sidecar.providers.boxd_answers import Refused, parse_head
 
 CONNECT_SECONDS = 20
 # Longer than any barrier: it must not go on by itself in the middle of one.
@@ -61,7 +62,7 @@ class ByHttp:
                 raise NoAnswer(f"the sandbox's port answers {answer.status} to {op}")
             while (line := await answer.content.readline()) == b"\n":
                 pass  # it is still at it
-            head = answered(line)
+            head = parse_head(op, line)
             return head, await answer.content.readexactly(head["size"])
 
     async def freeze(self, bound: float) -> None:
@@ -69,5 +70,5 @@ class ByHttp:
 
     async def thaw(self) -> None:
         head, _ = await self.call("thaw")
-        if head.get("was_frozen") is False:
+        if not head["was_frozen"]:
             raise Refused("it had gone on by itself, or was started anew", "")

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from contracts.errors import SandboxError, Unreachable, Unsupported
 from contracts.session_tokens import session_token
 from sidecar.providers.base import Endpoint, SandboxSpec
-from sidecar.providers.boxd import NoAnswer, Refused
+from sidecar.providers.boxd import NoAnswer
+from sidecar.providers.boxd_answers import Refused
 from sidecar.providers.boxd_http import ByHttp
 from sidecar.providers.boxd_sandbox import EXEC_GRACE_SECONDS, BoxdSandbox, Control
 

@@ -13,12 +13,13 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from contracts import events
-from contracts.bodies import Destroyed, Killed, Released, RunRequest, SandboxBody
+from contracts.bodies import Destroyed, Killed, Released, RunRequest, SandboxBody, SandboxList
 from contracts.errors import (
     HoldfastError,
     SandboxError,
     SandboxGone,
     TurnRunning,
+    Unreachable,
     WorkspaceBusy,
     WorkspaceMounted,
 )
@@ -35,6 +36,7 @@ from sidecar.workspace.restore import Restored, Verified
 log = logging.getLogger(__name__)
 
 Emit = Callable[[events.EventBase], Awaitable[None]]
+IS_GONE = f"status is {Status.GONE}"
 REAP_SECONDS = 0.5
 REAP_AT_A_TIME = 4
 TROUBLE_SECONDS = 5.0
@@ -42,6 +44,12 @@ ANSWER_SECONDS = 10
 # How long a change of files waits for a sandbox that is on its way in or out.
 BUSY_SECONDS = 30
 LOCK_SECONDS = 0.25
+# A sandbox that is slow to tell its memory, or will not, has none to show.
+MEASURE_SECONDS = 5.0
+MEASURE_AT_A_TIME = 16
+# A cloud may list a sandbox for a moment after it has ended it.
+GONE_SECONDS = 10.0
+GONE_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -265,7 +273,7 @@ class Sandboxes:
             await emit(events.MountRestored(engine=report.engine, took=report.took))
             await _tell_restored(report.restored, emit)
             if not await self._sees_workspace(sandbox):
-                await provider.destroy(live.sandbox_id)
+                await _destroy(provider, live.sandbox_id)
                 await emit(
                     events.SandboxGone(
                         provider=live.provider,
@@ -289,7 +297,7 @@ class Sandboxes:
         session = str(request.session_id)
         # A box without a record of ours (a crash between the two) must not get a rival.
         async for stray in provider.list({"session": session}):
-            await provider.destroy(stray.sandbox_id)
+            await _destroy(provider, stray.sandbox_id)
         started = time.monotonic()
         await emit(events.SandboxCreating(provider=request.provider))
         sandbox = await provider.create(
@@ -326,6 +334,7 @@ class Sandboxes:
     async def keep_warm(self, live: Live, emit: Emit) -> None:
         """After a turn: wait for the next one, or end at once when nothing is to be kept."""
         if self._warmth.seconds <= 0 or self._warmth.most <= 0:
+            self.live.put(live.warm_for(0))  # for the reaper, should it not end
             await self.end(live, emit)
         else:
             self.live.put(live.warm_for(self._warmth.seconds))
@@ -340,15 +349,18 @@ class Sandboxes:
                     log.exception("cannot give sandbox %s its warm time", live.sandbox_id)
 
     async def end(self, live: Live, emit: Emit) -> None:
-        """Destroy the sandbox, let its mount go."""
+        """Destroy the sandbox, let its mount go. Until it is proven gone its record stays, and the
+        reaper tries again.
+
+        Raises: SandboxError, MountFailed, StoreUnavailable.
+        """
         provider = self._of(live)
-        await provider.destroy(live.sandbox_id)
+        await _destroy(provider, live.sandbox_id)
         await provider.release(str(live.session_id))
         self.live.drop(live.session_id)
-        status = await provider.status(live.sandbox_id)
         await emit(
             events.SandboxDestroyed(
-                provider=live.provider, sandbox_id=live.sandbox_id, proof=f"status is {status}"
+                provider=live.provider, sandbox_id=live.sandbox_id, proof=IS_GONE
             )
         )
 
@@ -358,7 +370,7 @@ class Sandboxes:
         live = self.live.get(session_id)
         if live is None:
             return Killed(session_id=session_id, killed=False)
-        killed = await self._of(live).destroy(live.sandbox_id)
+        killed = await _destroy(self._of(live), live.sandbox_id)
         return Killed(session_id=session_id, killed=killed, sandbox_id=live.sandbox_id)
 
     async def release(self, session_id: UUID) -> Released:
@@ -369,7 +381,7 @@ class Sandboxes:
             usable = await self._usable()
             for provider in usable:
                 async for info in provider.list({"session": session}):
-                    sandboxes += await provider.destroy(info.sandbox_id)
+                    sandboxes += await _destroy(provider, info.sandbox_id)
             # Now and not before: a mount that a sandbox uses is slow to let go.
             for provider in usable:
                 mounts += await provider.release(session, forget=True)
@@ -400,31 +412,54 @@ class Sandboxes:
                     await self.end(live, _silent)
                     lived = True
                 else:
-                    lived = await provider.destroy(sandbox_id)
-        proof = f"status is {await provider.status(sandbox_id)}"
-        return Destroyed(provider=provider_name, sandbox_id=sandbox_id, lived=lived, proof=proof)
+                    lived = await _destroy(provider, sandbox_id)
+        status = await provider.status(sandbox_id)
+        if status is not Status.GONE:  # not listed, and yet not gone
+            message = f"the status of sandbox {sandbox_id} is {status}: it may live"
+            raise Unreachable(message, op="destroy")
+        return Destroyed(provider=provider_name, sandbox_id=sandbox_id, lived=lived, proof=IS_GONE)
 
-    async def list(self, *, measure: bool = False) -> list[SandboxBody]:
-        """What the providers say is there, with what we know of it; `measure` their memory too."""
+    async def list(self, *, measure: bool = False) -> SandboxList:
+        """What the providers say is there, with what we know of it; `measure` their memory too. A
+        provider that cannot be asked right now is left out, and not named as asked."""
         known = {live.sandbox_id: live for live in self.live.all()}
-        found = []
+        found: list[tuple[Durable, SandboxInfo]] = []
+        asked: list[str] = []
         for provider in await self._usable():
-            async for info in provider.list({}):
-                live = known.get(info.sandbox_id)
-                found.append(
-                    SandboxBody(
-                        session_id=UUID(info.labels["session"]),
-                        sandbox_id=info.sandbox_id,
-                        provider=provider.name,
-                        state=info.status.value,
-                        engine=provider.choice.name,
-                        created_at=datetime.fromisoformat(info.created_at),
-                        warm_until=live.warm_until if live else None,
-                        in_use=self.lock(UUID(info.labels["session"])).locked(),
-                        memory=await _memory(provider, info) if measure else None,
-                    )
-                )
-        return found
+            try:
+                async for info in provider.list({}):
+                    found.append((provider, info))
+            except SandboxError as error:
+                log.warning("the sandboxes of %s cannot be listed: %s", provider.name, error)
+            else:
+                asked.append(provider.name)
+        # Together: one that does not answer must not hold up the others.
+        memory: Sequence[int | None] = [None] * len(found)
+        if measure:
+            memory = await at_a_time(MEASURE_AT_A_TIME, [_memory(*each) for each in found])
+        return SandboxList(
+            sandboxes=[
+                self._body(provider, info, known.get(info.sandbox_id), used)
+                for (provider, info), used in zip(found, memory, strict=True)
+            ],
+            asked=asked,
+        )
+
+    def _body(
+        self, provider: Durable, info: SandboxInfo, live: Live | None, memory: int | None
+    ) -> SandboxBody:
+        session_id = UUID(info.labels["session"])
+        return SandboxBody(
+            session_id=session_id,
+            sandbox_id=info.sandbox_id,
+            provider=provider.name,
+            state=info.status.value,
+            engine=provider.choice.name,
+            created_at=datetime.fromisoformat(info.created_at),
+            warm_until=live.warm_until if live else None,
+            in_use=self.lock(session_id).locked(),
+            memory=memory,
+        )
 
     async def reap(self) -> None:
         """For ever: end what was kept warm long enough, and the oldest when too many wait."""
@@ -470,9 +505,25 @@ async def _memory(provider: Durable, info: SandboxInfo) -> int | None:
     if info.status is not Status.RUNNING:
         return None
     try:
-        return await provider.memory(info.sandbox_id) or None
-    except SandboxError:
+        async with asyncio.timeout(MEASURE_SECONDS):
+            return await provider.memory(info.sandbox_id) or None
+    except (SandboxError, TimeoutError):
         return None
+
+
+async def _destroy(provider: Durable, sandbox_id: str) -> bool:
+    """End it and wait until its provider says that it is gone; False if it was gone already.
+
+    Raises: Unreachable, when the provider does not say so; other SandboxError.
+    """
+    lived = await provider.destroy(sandbox_id)
+    deadline = time.monotonic() + GONE_SECONDS
+    while (status := await provider.status(sandbox_id)) is not Status.GONE:
+        if time.monotonic() > deadline:
+            message = f"the sandbox {sandbox_id} was told to end, and its status is {status}"
+            raise Unreachable(message, op="destroy")
+        await asyncio.sleep(GONE_POLL_SECONDS)
+    return lived
 
 
 async def _tell_restored(restored: Restored, emit: Emit) -> None:

@@ -341,8 +341,8 @@ class Barrier:
             self._entries.clear()
             self._md5.clear()
         for path in seen["gone"]:
-            self._deleted.add(path)
-            del self._entries[path]
+            if self._entries.pop(path, None) is not None:
+                self._deleted.add(path)
             self._md5.pop(path, None)
         for plain in seen["entries"]:
             path = plain["path"]

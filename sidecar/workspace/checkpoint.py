@@ -209,8 +209,9 @@ class Copies:
                 await self._store.put_large(self._prefix + entry.path, self._whole(entry))
 
     async def _whole(self, entry: Entry) -> AsyncIterator[bytes]:
+        """As much of it as was seen: a sandbox could go on for ever."""
         offset = 0
-        while True:
+        while offset < (entry.size or 0):
             (data,) = await self._take([Piece(entry.path, offset, PIECE)])
             if not data:
                 return

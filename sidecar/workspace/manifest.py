@@ -8,12 +8,15 @@ lease without noticing is fenced here.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict  # pydantic refuses typing's before Python 3.12
 
 from contracts.errors import StaleEpoch, StoreUnavailable
 from contracts.events import dumps
@@ -82,15 +85,54 @@ class Manifest:
 
     @classmethod
     def parse(cls, document: bytes) -> Manifest:
-        """Raises: ValueError, for a document of another version."""
-        plain: dict[str, Any] = json.loads(document)
-        if plain["v"] != VERSION:
-            raise ValueError(f"a manifest of version {plain['v']}, not {VERSION}")
-        entries = tuple(
-            Entry(**{name: item.get(name) for name in FIELDS}) for item in plain["entries"]
+        """Raises: ValueError, for a document of another version, or none at all."""
+        try:
+            stored = _STORED.validate_json(document)
+        except ValidationError:
+            raise ValueError(f"not a manifest of version {VERSION}") from None
+        return cls(
+            stored["session_id"],
+            stored["turn_id"],
+            stored["epoch"],
+            stored["engine"],
+            stored["entries"],
         )
-        names = ("session_id", "turn_id", "epoch", "engine")
-        return cls(**{name: plain[name] for name in names}, entries=entries)
+
+
+@with_config(ConfigDict(strict=True))
+class _Stored(TypedDict):
+    """A manifest as it is stored; fields of a later release are left out."""
+
+    v: Literal[1]
+    session_id: str
+    turn_id: str
+    epoch: int
+    engine: str
+    entries: tuple[Entry, ...]
+
+
+@with_config(ConfigDict(strict=True))
+class _Pointer(TypedDict):
+    turn_id: str
+    epoch: int
+    manifest_sha256: str
+
+
+@with_config(ConfigDict(strict=True))
+class _Epoch(TypedDict):
+    epoch: int
+
+
+@with_config(ConfigDict(strict=True))
+class _Edited(TypedDict):
+    turn_id: str
+    edits: list[tuple[str, str | None]]
+
+
+_STORED = TypeAdapter(_Stored)
+_POINTER = TypeAdapter(_Pointer)
+_EPOCH = TypeAdapter(_Epoch)
+_EDITED = TypeAdapter(_Edited)
 
 
 @dataclass(frozen=True)
@@ -137,13 +179,15 @@ class Manifests:
             entries = [left for entry in entries if (left := edit.of(entry)) is not None]
         return replace(manifest, entries=tuple(sorted(entries, key=lambda entry: entry.path)))
 
-    async def _document(self, session_id: str, pointer: dict[str, Any]) -> Manifest | None:
+    async def _document(self, session_id: str, pointer: _Pointer) -> Manifest | None:
         known = self._known.get(session_id)
         if known is None or known.sha256 != pointer["manifest_sha256"]:
-            found = await self._store.get(_key(session_id, pointer["turn_id"]))
+            key = _key(session_id, pointer["turn_id"])
+            found = await self._store.get(key)
             if found is None:
                 return None
-            known = Manifest.parse(found[0])
+            with _readable(key):
+                known = Manifest.parse(found[0])
         self._known.pop(session_id, None)
         self._known[session_id] = known
         if len(self._known) > MOST_KNOWN:
@@ -171,7 +215,8 @@ class Manifests:
         found = await self._store.get(_key(session_id, EDITED))
         if found is None:
             return [], None
-        plain = json.loads(found[0])
+        with _readable(_key(session_id, EDITED)):
+            plain = _EDITED.validate_json(found[0])
         edits = plain["edits"] if plain["turn_id"] == turn_id else []
         return [Edit(*each) for each in edits], found[1]
 
@@ -181,7 +226,7 @@ class Manifests:
         Raises: StaleEpoch, when a holder of a later lease has stored one; nothing is overwritten.
         """
         pointer, etag = await self._pointer(manifest.session_id)
-        _refuse_stale(manifest, pointer)
+        _refuse_stale(manifest, 0 if pointer is None else pointer["epoch"])
         await self._put_document(manifest)
         named = dumps(
             {
@@ -194,7 +239,7 @@ class Manifests:
             if await self._store.put(_key(manifest.session_id, "latest"), named, replaces=etag):
                 return manifest.sha256
             pointer, etag = await self._pointer(manifest.session_id)
-            _refuse_stale(manifest, pointer)
+            _refuse_stale(manifest, 0 if pointer is None else pointer["epoch"])
         raise StoreUnavailable(
             f"the pointer to the latest manifest changed {TRIES} times under our hands",
             hint="Two sidecars write one session: run another turn.",
@@ -210,28 +255,45 @@ class Manifests:
             found = await self._store.get(key)
             etag = None
             if found is not None:
-                _refuse_stale(manifest, json.loads(found[0]))
+                with _readable(key):
+                    stored = _EPOCH.validate_json(found[0])
+                _refuse_stale(manifest, stored["epoch"])
                 etag = found[1]
         raise StoreUnavailable(
             f"the manifest of turn {manifest.turn_id} changed {TRIES} times under our hands",
             hint="Two sidecars write one session: run another turn.",
         )
 
-    async def _pointer(self, session_id: str) -> tuple[dict[str, Any] | None, str | None]:
-        found = await self._store.get(_key(session_id, "latest"))
+    async def _pointer(self, session_id: str) -> tuple[_Pointer | None, str | None]:
+        key = _key(session_id, "latest")
+        found = await self._store.get(key)
         if found is None:
             return None, None
-        return json.loads(found[0]), found[1]
+        with _readable(key):
+            return _POINTER.validate_json(found[0]), found[1]
 
 
 def _key(session_id: str, name: str) -> str:
     return f"{session_id}/manifests/{name}.json"
 
 
-def _refuse_stale(manifest: Manifest, stored: dict[str, Any] | None) -> None:
-    if stored is not None and stored["epoch"] > manifest.epoch:
+@contextlib.contextmanager
+def _readable(key: str) -> Iterator[None]:
+    """What does not parse was not written by us, or by a later release: waiting does not help, and
+    to go on without it could undo what it says."""
+    try:
+        yield
+    except ValueError as error:
+        raise StoreUnavailable(
+            f"{key} in the state bucket cannot be read",
+            hint="Restore the object from a backup, or move it away to start without it.",
+        ) from error
+
+
+def _refuse_stale(manifest: Manifest, stored: int) -> None:
+    if stored > manifest.epoch:
         raise StaleEpoch(
-            f"the session's manifest is of epoch {stored['epoch']}, this turn's is "
+            f"the session's manifest is of epoch {stored}, this turn's is "
             f"{manifest.epoch}: somebody else has taken the session over",
             hint="This turn's receipt is not given; follow the session's newer turn.",
         )

@@ -31,6 +31,7 @@ def clean(api: Api) -> None:
     api.injector.strays.clear()
     api.injector.destroyed.clear()
     api.injector.destroy_errors.clear()
+    api.injector.asked = ["local"]
     api.injector.after_listing = lambda: None
 
 
@@ -101,6 +102,49 @@ async def test_a_box_that_is_not_listed_any_more_is_gone_with_proof(api: Api) ->
     assert proof is not None
     assert proof.startswith("not listed by local at 20")
     assert await leaks(api) == []
+
+
+async def test_a_provider_that_was_not_asked_proves_nothing(api: Api) -> None:
+    """It is well when its capabilities are asked for, and in trouble when its boxes are."""
+    session, _ = await with_box(api, "warm")
+    boxes = dict(api.injector.boxes)
+    capable = await api.http.get("/capabilities")
+    assert capable.json()["providers"][0]["available"]
+    api.injector.boxes.clear()
+    api.injector.asked = []
+    await reconcile(api)
+    assert await entries(api, session.id) == [("live", "warm", None)]
+    api.injector.boxes.update(boxes)
+    api.injector.asked = ["local"]
+    await reconcile(api)
+    assert await entries(api, session.id) == [("live", "warm", None)]
+    assert api.injector.destroyed == []
+
+
+@pytest.mark.parametrize("state", ["live", "intent"])
+async def test_a_box_that_one_listing_leaves_out_is_not_gone(api: Api, state: str) -> None:
+    if state == "live":
+        session, _ = await with_box(api, "warm")
+    else:
+        session = await api.new_session()
+        with planned(api.injector, lambda run: run.say(names.TURN_CANCELLED)):
+            await api.ended(await api.start(session.id))
+    api.injector.boxes.clear()
+    api.injector.after_listing = lambda: api.injector.boxes.update({session.id: "warm"})
+    listings = api.injector.listings
+    await reconcile(api)
+    assert api.injector.listings == listings + 2
+    assert await entries(api, session.id) == [("live", "warm", None)]
+    assert api.injector.destroyed == []
+
+
+async def test_a_provider_that_is_asked_only_once_proves_nothing(api: Api) -> None:
+    session, _ = await with_box(api, "warm")
+    api.injector.boxes.clear()
+    api.injector.after_listing = api.injector.asked.clear
+    await reconcile(api)
+    assert await entries(api, session.id) == [("live", "warm", None)]
+    assert api.injector.destroyed == []
 
 
 async def test_an_intent_that_led_to_nothing_is_closed_with_proof(api: Api) -> None:

@@ -15,7 +15,8 @@ import pytest
 
 from emulators.boxes import Box, BoxProcess
 from sidecar.providers.base import Endpoint
-from sidecar.providers.boxd import NoAnswer, Refused
+from sidecar.providers.boxd import NoAnswer
+from sidecar.providers.boxd_answers import Refused
 from sidecar.providers.boxd_http import TARGET_HEADER, TOKEN_HEADER, ByHttp
 from sidecar.providers.cloud import BOXD_COMMAND, TOKEN_FILE
 from tests.integration.boxd.conftest import Boxd, put_token, started

@@ -161,6 +161,8 @@ class FaultInjector:
         self.boxes: dict[UUID, str] = {}
         # boxes beside those: of no session, or a second one of a session
         self.strays: list[SandboxBody] = []
+        # the providers that a listing speaks for
+        self.asked = ["local"]
         self.destroyed: list[str] = []
         self.destroy_errors: list[HoldfastError] = []
         self.listings = 0
@@ -264,7 +266,7 @@ class FaultInjector:
             SandboxBody(session_id=sid, sandbox_id=box, provider="local", state="running")
             for sid, box in self.boxes.items()
         ]
-        answer = _json(SandboxList(sandboxes=[*boxes, *self.strays]))
+        answer = _json(SandboxList(sandboxes=[*boxes, *self.strays], asked=self.asked))
         self.listings += 1
         if (more := self.after_listing()) is not None:
             await more

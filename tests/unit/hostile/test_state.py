@@ -1,4 +1,4 @@
-"""What a sandbox hands over of itself: the state of its harness, the answers of boxd."""
+"""What a sandbox hands over of itself: the state of its harness, and its messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import lzma
 import sqlite3
 import tarfile
 import tracemalloc
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts import events
-from contracts.errors import Unreachable
-from sidecar.boxhost.contract import MountSick
-from sidecar.boxhost.host_files import result_of
 from sidecar.harnesses import registry as harnesses
 from sidecar.harnesses.normalise import Normaliser
 from sidecar.harnesses.opencode import DATABASE, Opencode
 from sidecar.harnesses.state import StateBroken, read_tar, write_tar
 from sidecar.harnesses.untrusted import parsed
-from sidecar.providers.base import Command, SandboxProcess, Status
-from sidecar.providers.boxd import Refused, answered
-from sidecar.providers.boxd_files import BoxdFiles
-from sidecar.providers.boxd_sandbox import BoxdSandbox
 from sidecar.runs.bounds import BURST_SECONDS, Pace
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
@@ -163,128 +156,6 @@ def test_a_database_that_never_ends_is_given_up(tmp_path: Path) -> None:
     database.close()
     with pytest.raises(StateBroken):
         Opencode(mend_seconds=0.2).mend({DATABASE: path.read_bytes()})
-
-
-@given(line=st.one_of(JSON.map(lambda value: json.dumps(value).encode()), st.binary(max_size=60)))
-def test_whatever_boxd_answers_is_an_answer_or_a_refusal(line: bytes) -> None:
-    try:
-        head = answered(line)
-    except (ValueError, Refused):
-        return
-    assert 0 <= head["size"] <= 1 << 30
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"[" * 100_000,
-        b'{"size": ' + b"9" * 5000 + b"}",
-        b'{"size": -1}',
-        b'{"size": [1]}',
-        b'{"size": {"a": 1}}',
-        b"{}",
-    ],
-)
-def test_an_answer_of_boxd_that_is_none_is_refused(line: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - all that is malformed is one thing there
-        answered(line)
-
-
-class Boxd:
-    """Answers every call with the same."""
-
-    def __init__(self, head: dict[str, Any], data: bytes = b"") -> None:
-        self._answer = head, data
-
-    async def call(self, op: str, body: bytes = b"", **fields: Any) -> Any:
-        return self._answer
-
-
-@given(answer=JSON)
-async def test_whatever_the_walker_in_a_sandbox_answers_is_an_error_of_the_workspace(
-    answer: Any,
-) -> None:
-    files = BoxdFiles(Boxd({}, json.dumps(answer).encode()))  # type: ignore[arg-type]
-    try:
-        await files.call("listing", bound=1, path="")
-    except MountSick:
-        return
-    assert "ok" in answer
-
-
-@given(answer=st.dictionaries(st.sampled_from(["ok", "error", "errno"]), JSON, min_size=1))
-def test_a_walkers_error_is_told_whatever_it_is(answer: dict[str, Any]) -> None:
-    if "error" not in answer:
-        return
-    with pytest.raises(MountSick):
-        result_of(answer)
-
-
-class Alive:
-    """A control plane that says of every sandbox that it runs."""
-
-    async def status(self, sandbox_id: str) -> Status:
-        return Status.RUNNING
-
-    async def keepalive(self, sandbox_id: str) -> None:
-        pass
-
-
-ODD: list[Any] = [None, True, -1, 1e999, float("nan"), 1 << 80, "x", [], [[]], {}, {"a": 1}]
-
-
-def variants(good: Any) -> Iterator[Any]:
-    """A good value with one thing in it that is odd, or missing."""
-    yield from ODD
-    if isinstance(good, dict):
-        for name in good:
-            yield {key: value for key, value in good.items() if key != name}
-            for each in variants(good[name]):
-                yield {**good, name: each}
-    elif isinstance(good, list):
-        for number, item in enumerate(good):
-            for each in variants(item):
-                yield [*good[:number], each, *good[number + 1 :]]
-
-
-PROCESS = {"token": "t", "pid": 7, "argv": ["a", "b"], "memory": 5}
-BOXD_ANSWERS: dict[str, tuple[dict[str, Any], Callable[[BoxdSandbox], Awaitable[object]]]] = {
-    "processes": ({"processes": [PROCESS]}, BoxdSandbox.processes),
-    "held": ({"inodes": [1, 2]}, BoxdSandbox.held),
-    "exec": (
-        {"stdout": 1, "exit_code": 0},
-        lambda sandbox: sandbox.exec(Command(("true",))),
-    ),
-    "mounted": ({"mounted": True, "alive": True}, BoxdSandbox.mounted),
-}
-
-
-@pytest.mark.parametrize("op", BOXD_ANSWERS)
-async def test_whatever_boxd_answers_is_a_result_or_unreachable(op: str) -> None:
-    good, ask = BOXD_ANSWERS[op]
-
-    async def tell(head: Any) -> object:
-        return await ask(BoxdSandbox("box", {}, Boxd(head, b"out"), Alive()))  # type: ignore[arg-type]
-
-    await tell(good)
-    refused = 0
-    for head in variants(good):
-        try:
-            await tell(head)
-        except Unreachable:
-            refused += 1
-    assert refused > len(ODD) / 2
-
-
-@given(value=JSON)
-async def test_what_boxd_says_of_processes_may_be_anything(value: Any) -> None:
-    for head in (value, {"processes": value}, {"processes": [value]}):
-        sandbox = BoxdSandbox("box", {}, Boxd(head), Alive())  # type: ignore[arg-type]
-        try:
-            found = await sandbox.processes()
-        except Unreachable:
-            continue
-        assert all(isinstance(each, SandboxProcess) for each in found)
 
 
 @given(message=st.one_of(JSON, st.dictionaries(st.sampled_from(["method", "params", "id"]), JSON)))
