@@ -114,10 +114,11 @@ async def open_bucket(store: Store) -> AsyncIterator[Bucket]:
 
 @dataclass(frozen=True)
 class Place:
-    """Who works, and where."""
+    """Who works, and where. Without a model it is the harness's own choice."""
 
     harness: str
     provider: str
+    model: str | None = None
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,7 @@ class Trial:
         self.bucket = bucket
         self.harness = place.harness
         self.provider = place.provider
+        self.model = place.model
         self.wanted_engine = how.engine
         self.elsewhere = how.elsewhere
         self.engine: str | None = None
@@ -157,6 +159,7 @@ class Trial:
             title=f"matrix {self.harness} on {self.provider}",
             harness=self.harness,
             provider=self.provider,
+            model=self.model,
             permissions="auto",
         )
         self.session_id = session.id
@@ -242,13 +245,11 @@ class Trial:
             log.warning("session %s could not be removed: %r", self.session_id, error)
 
     async def _turn(self, sid: UUID, prompt: str) -> None:
+        turn = self.hf.turns.run(
+            sid, prompt, harness=self.harness, provider=self.provider, model=self.model
+        )
         try:
-            async with (
-                asyncio.timeout(TURN_SECONDS),
-                aclosing(
-                    self.hf.turns.run(sid, prompt, harness=self.harness, provider=self.provider)
-                ) as all_,
-            ):
+            async with asyncio.timeout(TURN_SECONDS), aclosing(turn) as all_:
                 events = [event async for event in all_]
         except TimeoutError:
             raise CheckFailed(f"the turn did not end in {TURN_SECONDS} s") from None
@@ -320,6 +321,7 @@ class Moving(Trial):
         first = self._sandbox_id()
         moves = self.then.provider != self.provider
         self.harness, self.provider = self.then.harness, self.then.provider
+        self.model = self.then.model
         salt = secrets.token_hex(8)
         await self._turn(sid, f"{READ_BACK.format(salt=salt)}\n{RECALL}")
         salted = hashlib.sha256(self.content + salt.encode()).hexdigest()

@@ -12,7 +12,7 @@ from pathlib import Path
 from client import Holdfast
 from contracts.errors import HoldfastError
 from tests.chaos.census import Process, everyone, look, take_census
-from tests.chaos.plan import IN_BOX, PARTS, Action, Fault, Victim
+from tests.chaos.plan import IN_BOX, LIGHT, PARTS, Action, Fault, Victim
 from tests.chaos.s3_proxy import S3Faults
 
 ADAPTERS = {
@@ -20,6 +20,7 @@ ADAPTERS = {
     "codex": "codex-acp",
     "opencode": "opencode",
     "pi": "pi-acp",
+    LIGHT: "pi-acp",
 }
 # PostgreSQL's fast shutdown; the others stop as their supervisor stops them.
 END_SIGNALS = {"postgres": signal.SIGINT}

@@ -14,9 +14,10 @@ from contracts.errors import HoldfastError, TurnRunning
 from tests.chaos.breaker import Breaker
 from tests.chaos.checker import ENDS, Checker, find_turn
 from tests.chaos.follower import Event, Follower
-from tests.chaos.plan import Fault, Round
+from tests.chaos.plan import LIGHT, Fault, Round
 from tests.chaos.report import Violation
 from tests.chaos.script import Expected, Script
+from tests.support.light_agent.tree import LIGHT as LIGHT_CHOICE
 
 SEND_SECONDS = 90.0
 # a turn that is hit may wait twice for a store that is away, and must end then
@@ -115,9 +116,10 @@ class Lane:
 
     async def _send(self, prompt: str, harness: str) -> str:
         """Until it is accepted; a prompt whose answer was lost is looked for, not sent twice."""
+        choice = LIGHT_CHOICE if harness == LIGHT else {"harness": harness}
         while True:
             try:
-                turn = await self.hf.turns.start(self.session_id, prompt, harness=harness)
+                turn = await self.hf.turns.start(self.session_id, prompt, **choice)
                 return str(turn.id)
             except HoldfastError as error:
                 if not error.retryable and not isinstance(error, TurnRunning):

@@ -13,6 +13,8 @@ from typing import Literal
 from tests.chaos.script import Script, write_script
 
 HARNESSES = ("claude", "codex", "opencode", "pi")
+# The name here of the agent that is cheap to start.
+LIGHT = "light"
 
 Victim = Literal[
     "harness",
@@ -78,6 +80,11 @@ class Round:
     next_harness: str
     script: Script
     faults: tuple[Fault, ...]
+
+    @property
+    def hits_harness(self) -> bool:
+        """Whether a fault is the harness's or its adapter's own."""
+        return any(fault.victim in ("harness", "adapter") for fault in self.faults)
 
     def __str__(self) -> str:
         faults = ", ".join(map(str, self.faults)) or "calm"

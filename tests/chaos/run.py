@@ -16,7 +16,7 @@ import json
 import random
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -31,10 +31,11 @@ from tests.chaos.evidence import keep_evidence
 from tests.chaos.follower import Follower
 from tests.chaos.lane import Lane, Struck
 from tests.chaos.leaks import find_leaks
-from tests.chaos.plan import HARNESSES, Round, plan_round, warm_seconds
+from tests.chaos.plan import HARNESSES, LIGHT, Round, plan_round, warm_seconds
 from tests.chaos.report import Report, Violation
 from tests.chaos.s3_proxy import S3Faults, S3Proxy
 from tests.chaos.script import plain_script
+from tests.support.light_agent.tree import light_agent
 from tests.support.running_stack import RunningStack, running_stack
 from tests.support.services import short_directory
 
@@ -50,6 +51,8 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Options:
+    """`light`: a round that hits no harness has the light agent."""
+
     rounds: int
     seed: int
     engine: str = "weed"
@@ -57,6 +60,7 @@ class Options:
     first: int = 0
     per_round: int = 2
     evidence: Path | None = None
+    light: bool = False
 
 
 class StackLost(Exception):
@@ -90,7 +94,11 @@ class Run:
                 await self._delete(index)
 
     def _plan(self, number: int) -> Round:
-        return plan_round(self.options.seed, number, self.options.lanes, self.options.per_round)
+        options = self.options
+        plan = plan_round(options.seed, number, options.lanes, options.per_round)
+        if options.light and not plan.hits_harness:
+            return replace(plan, harness=LIGHT, next_harness=LIGHT)
+        return plan
 
     async def _batch(self, plans: list[Round]) -> None:
         lanes = [self.lanes[plan.lane] for plan in plans]
@@ -253,19 +261,20 @@ async def run_chaos(options: Options, say: Say) -> Report:
         data_dir = directory / "data"
         faults = S3Faults(chance=random.Random(options.seed))
         proxy = S3Proxy(lambda: _store_address(data_dir), faults)
-        async with proxy.serving():
+        async with contextlib.AsyncExitStack() as up:
+            await up.enter_async_context(proxy.serving())
             settings = {
+                **(up.enter_context(light_agent()) if options.light else {}),
                 "HOLDFAST_S3_PROXY": proxy.url,
                 "HOLDFAST_WORKSPACE": options.engine,
                 "HOLDFAST_WARM_SECONDS": str(warm),
             }
-            async with running_stack(data_dir, settings) as stack:
-                say(f"seed {options.seed}, {options.engine}, boxes are kept for {warm:g} s")
-                async with Holdfast(stack.url, stack.token) as hf:
-                    breaker = Breaker(data_dir, hf, faults)
-                    run = Run(stack, hf, breaker, options, report, say, warm)
-                    with contextlib.suppress(StackLost):
-                        await run.all_rounds()
+            stack = await up.enter_async_context(running_stack(data_dir, settings))
+            say(f"seed {options.seed}, {options.engine}, boxes are kept for {warm:g} s")
+            hf = await up.enter_async_context(Holdfast(stack.url, stack.token))
+            run = Run(stack, hf, Breaker(data_dir, hf, faults), options, report, say, warm)
+            with contextlib.suppress(StackLost):
+                await run.all_rounds()
         report.s3_requests, report.s3_broken = proxy.passed, proxy.broken
     return report
 

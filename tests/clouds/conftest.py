@@ -17,6 +17,7 @@ from tests.support.emulators.fixtures import Emulate, Emulator
 from tests.support.emulators.fixtures import arguments as arguments
 from tests.support.emulators.fixtures import emulate as emulate
 from tests.support.emulators.fixtures import root as root
+from tests.support.light_agent.tree import light_agent
 from tests.support.ports import free_port
 from tests.support.running_stack import RunningStack, running_stack
 from tests.support.services import short_directory
@@ -46,6 +47,8 @@ async def clouds(
     gateway, store = free_port(), free_port(also=GRPC_OFFSET)
     reach = ["--reach", str(gateway), str(store)]
     async with contextlib.AsyncExitStack() as up:
+        light = up.enter_context(light_agent(sandbox_image))
+        more += ["--image", light["HOLDFAST_SANDBOX_IMAGE"]]
         found = {
             name: await up.enter_async_context(emulate(name, "--api-key", key, *reach, *more))
             for name, key in KEYS.items()
@@ -53,8 +56,8 @@ async def clouds(
         directory = up.enter_context(short_directory())
         token_id, _, token_secret = KEYS["modal"].partition(":")
         settings = {
+            **light,
             "HOLDFAST_WORKSPACE": request.param,
-            "HOLDFAST_SANDBOX_IMAGE": sandbox_image,
             "HOLDFAST_CHECKPOINT_SECONDS": "3",
             "HOLDFAST_GATEWAY_PORT": str(gateway),
             "HOLDFAST_GATEWAY_URL": f"http://127.0.0.1:{gateway}",
@@ -68,7 +71,7 @@ async def clouds(
             "MODAL_TOKEN_ID": token_id,
             "MODAL_TOKEN_SECRET": token_secret,
             "MODAL_SERVER_URL": found["modal"].url,
-            "HOLDFAST_MODAL_IMAGE": sandbox_image,
+            "HOLDFAST_MODAL_IMAGE": light["HOLDFAST_SANDBOX_IMAGE"],
             "HOLDFAST_MODAL_RUNTIME": "vm" if request.param == "geesefs" else "gvisor",
         }
         stack = await up.enter_async_context(running_stack(directory / "data", settings))

@@ -10,6 +10,7 @@ from client.matrix import Cell, run_cell
 from client.trials import How, Moving, Place, Trial, open_bucket
 from contracts.events import MountReady, Receipt
 from tests.clouds.conftest import Clouds
+from tests.support.light_agent.tree import LIGHT
 
 
 def passed(cell: Cell) -> None:
@@ -40,14 +41,14 @@ async def test_a_session_survives_its_sandbox(
 async def test_a_session_moves_to_another_provider_in_its_middle(
     clouds: Clouds, hf: Holdfast, one: str, other: str
 ) -> None:
-    place = Place("pi", one)
+    place, then = Place(**LIGHT, provider=one), Place(**LIGHT, provider=other)
     async with open_bucket(clouds.store()) as bucket:
-        trial = Moving(hf, bucket, place, Place("pi", other), how(clouds))
+        trial = Moving(hf, bucket, place, then, how(clouds))
         passed(await run_cell(trial, place, lambda _: None))
 
 
 async def test_a_cloud_says_how_its_workspace_is_there(clouds: Clouds, hf: Holdfast) -> None:
-    session = await hf.sessions.create(harness="pi", provider="daytona")
+    session = await hf.sessions.create(**LIGHT, provider="daytona")
     events = [event async for event in hf.turns.run(session.id, "write hello to hello.txt")]
     ready = next(event for event in events if isinstance(event, MountReady))
     receipt = next(event for event in events if isinstance(event, Receipt))

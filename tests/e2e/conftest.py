@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -38,6 +38,12 @@ CODEX = {"harness": "codex", "model": SCRIPTED_MODEL}
 UNTIL_LET_GO = (
     f"cd /; until test -e {WORKSPACE}/go; do sleep 0.05; done; rm {WORKSPACE}/go; cd {WORKSPACE}"
 )
+
+
+def with_each_harness(case: Callable[..., Any]) -> Callable[..., Any]:
+    """A case for every harness, in the session that all such cases of a harness share."""
+    parametrized = pytest.mark.parametrize("harness_session", HARNESSES, indirect=True)(case)
+    return pytest.mark.xdist_group("harness-sessions")(parametrized)
 
 
 @pytest.fixture(scope="package")
@@ -120,6 +126,22 @@ async def pi_session(hf: Holdfast) -> AsyncIterator[Session]:
     yield made
     with contextlib.suppress(HoldfastError):
         await hf.sessions.delete(made.id)
+
+
+@pytest.fixture(scope="package")
+async def harness_session(
+    stack: RunningStack, request: pytest.FixtureRequest
+) -> AsyncIterator[Session]:
+    """A session of a real harness, which takes long to start: the cases of all files find it warm.
+
+    pytest runs all of a harness before the next one. A case has files and words of its own, and
+    leaves the session as it was; only the last one, in test_turns.py, deletes it.
+    """
+    async with Holdfast(stack.url, stack.token) as hf:
+        made = await hf.sessions.create(harness=request.param)
+        yield made
+        with contextlib.suppress(HoldfastError):
+            await hf.sessions.delete(made.id)
 
 
 async def run(hf: Holdfast, session: Session, prompt: str, **choices: Any) -> list[Event]:

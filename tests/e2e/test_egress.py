@@ -10,7 +10,7 @@ import pytest
 from client import Holdfast
 from contracts.bodies import Session
 from contracts.events import Event
-from tests.e2e.conftest import HARNESSES, RunningStack, of_type, output, run
+from tests.e2e.conftest import RunningStack, of_type, output, run, with_each_harness
 from tests.support.light_agent.tree import LIGHT
 
 ASK = "import sys, urllib.request as r; print(sys.argv[1], r.urlopen(sys.argv[1]).status)"
@@ -36,11 +36,11 @@ async def allowing(hf: Holdfast, **choices: Any) -> Session:
     return await hf.sessions.create(egress="allow", egress_hosts=["allowed.example"], **choices)
 
 
-@pytest.mark.parametrize("harness", HARNESSES)
+@with_each_harness
 async def test_a_harness_works_with_the_proxy_and_its_tools_are_told_what_is_refused(
-    hf: Holdfast, harness: str
+    hf: Holdfast, harness_session: Session
 ) -> None:
-    session = await allowing(hf, harness=harness)
+    session = await hf.sessions.set_egress(harness_session.id, "allow", ["allowed.example"])
     events = await run(hf, session, FETCH)
     assert events[-1].type == "turn.completed"
     assert of_type(events, "turn.started")[0].egress == "allow"
@@ -55,7 +55,7 @@ async def test_a_harness_works_with_the_proxy_and_its_tools_are_told_what_is_ref
     assert [event.verdict for event in told(events, "10.0.0.1")] == ["refused"]
     assert {event.verdict for event in of_type(events, "egress")} == {"refused"}
 
-    warm = await run(hf, session, "remember the word barnacle")
+    warm = await run(hf, session, "remember the word periwinkle")
     assert [event.rung for event in of_type(warm, "resume")] == ["warm"]
 
     # from the next turn on, in the same sandbox
@@ -68,8 +68,7 @@ async def test_a_harness_works_with_the_proxy_and_its_tools_are_told_what_is_ref
     assert of_type(off, "egress") == [], "nothing knows of the proxy"
     recalled = await run(hf, session, "recall")
     assert [event.rung for event in of_type(recalled, "resume")] == ["warm"]
-    assert "barnacle" in "".join(event.text for event in of_type(recalled, "message"))
-    await hf.sessions.delete(session.id)
+    assert "periwinkle" in "".join(event.text for event in of_type(recalled, "message"))
 
 
 async def test_a_program_that_loops_does_not_fill_the_transcript(

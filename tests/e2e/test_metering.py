@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from client import Holdfast
 from contracts.bodies import Budget, Session, Totals, Turn
 from contracts.events import Event
 from tests.e2e.conftest import (
-    HARNESSES,
     UNTIL_LET_GO,
     RunningStack,
     let_go,
@@ -22,8 +20,10 @@ from tests.e2e.conftest import (
     run,
     wait_for_end,
     wait_for_event,
+    with_each_harness,
 )
 from tests.e2e.test_recovery import TICKS, crash, until_answering
+from tests.support.light_agent.tree import LIGHT
 
 
 async def all_events(hf: Holdfast, session: Session) -> list[Event]:
@@ -73,18 +73,11 @@ def noted(stack: RunningStack, session: Session) -> dict[str, Any]:
     return {"tokens": spent["tokens"], "waiting": waiting}
 
 
-@pytest.fixture(scope="module")
-async def metered(stack: RunningStack, request: pytest.FixtureRequest) -> AsyncIterator[Session]:
-    """One session for all cases of a harness, which takes long to start."""
-    async with Holdfast(stack.url, stack.token) as hf:
-        made = await hf.sessions.create(harness=request.param)
-        yield made
-        await hf.sessions.delete(made.id)
-
-
-@pytest.mark.parametrize("metered", HARNESSES, indirect=True)
-async def test_every_request_is_told_once_and_adds_up(hf: Holdfast, metered: Session) -> None:
-    session = metered
+@with_each_harness
+async def test_every_request_is_told_once_and_adds_up(
+    hf: Holdfast, harness_session: Session
+) -> None:
+    session = harness_session
     earlier = await all_events(hf, session)
     first = await run(hf, session, "write a to a.txt\nsay done")
     assert first[-1].type == "turn.completed"
@@ -99,9 +92,11 @@ async def test_every_request_is_told_once_and_adds_up(hf: Holdfast, metered: Ses
     assert (total.cost, total.unpriced) == (0.0, 0)
 
 
-@pytest.mark.parametrize("metered", HARNESSES, indirect=True)
-async def test_what_a_cancelled_turn_used_is_counted(hf: Holdfast, metered: Session) -> None:
-    session = metered
+@with_each_harness
+async def test_what_a_cancelled_turn_used_is_counted(
+    hf: Holdfast, harness_session: Session
+) -> None:
+    session = harness_session
     turn = await hf.turns.start(session.id, "write a to a.txt\nwait 60 seconds")
     await until_said(hf, turn, "tick 2 ")
     await hf.turns.cancel(session.id, turn.id)
@@ -146,11 +141,11 @@ async def test_a_part_that_dies_neither_loses_nor_doubles_what_was_used(
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("metered", HARNESSES, indirect=True)
+@with_each_harness
 async def test_a_turn_whose_model_fails_has_failed_and_says_how(
-    hf: Holdfast, metered: Session
+    hf: Holdfast, harness_session: Session
 ) -> None:
-    session = metered
+    session = harness_session
     events = await run(hf, session, "fail with 400")
     assert events[-1].type == "turn.failed", events[-1]
     error = events[-1].error
@@ -162,17 +157,16 @@ async def test_a_turn_whose_model_fails_has_failed_and_says_how(
     assert after[-1].type == "turn.completed"
 
 
-@pytest.mark.parametrize("harness", ["codex", "pi"])
+@with_each_harness
 async def test_a_model_that_fails_after_it_worked_fails_the_turn_too(
-    stack: RunningStack, hf: Holdfast, harness: str
+    stack: RunningStack, hf: Holdfast, harness_session: Session
 ) -> None:
-    session = await hf.sessions.create(harness=harness)
+    session = harness_session
     events = await run(hf, session, "write kept to kept.txt\nfail with 400")
     assert events[-1].type == "turn.failed"
     assert events[-1].error.code == "model_failed"
     assert of_type(events, "receipt"), "what it had done is proven all the same"
     assert await stack.stored(session, "kept.txt") == b"kept"
-    await hf.sessions.delete(session.id)
 
 
 async def test_a_gateway_that_dies_in_the_middle_of_an_answer_fails_a_turn_that_goes_by_it(
@@ -189,15 +183,18 @@ async def test_a_gateway_that_dies_in_the_middle_of_an_answer_fails_a_turn_that_
     assert (await run(hf, session, "say fine"))[-1].type == "turn.completed"
 
 
-@pytest.mark.parametrize("harness", HARNESSES)
+@with_each_harness
 async def test_a_spent_budget_ends_the_turn_until_it_is_raised(
-    stack: RunningStack, hf: Holdfast, harness: str
+    stack: RunningStack, hf: Holdfast, harness_session: Session
 ) -> None:
-    session = await hf.sessions.create(harness=harness, budget=Budget(tokens=1))
+    session = harness_session
+    used = (await hf.sessions.get(session.id)).usage
+    tokens = used.input_tokens + used.output_tokens + 1
+    await hf.sessions.set_budget(session.id, Budget(tokens=tokens))
     first = await run(hf, session, "write a to a.txt\nsay done")
     assert first[-1].type == "turn.failed"
     assert first[-1].error.code == "budget_spent"
-    assert "of 1 tokens" in first[-1].error.message
+    assert f"of {tokens:,} tokens" in first[-1].error.message
     assert "holdfast budget" in first[-1].error.hint
     assert added(first)[0] >= 1, "the request that went beyond was still let through"
     await crash(stack, "gateway")
@@ -208,15 +205,16 @@ async def test_a_spent_budget_ends_the_turn_until_it_is_raised(
     assert await hf.sessions.set_budget(session.id, Budget(tokens=10**9))
     third = await run(hf, session, "write b to b.txt")
     assert third[-1].type == "turn.completed", third[-1]
-    await hf.sessions.delete(session.id)
+    assert (await hf.sessions.set_budget(session.id, None)).budget is None
 
 
 async def test_a_budget_that_is_raised_while_a_turn_runs_holds_for_it(
-    hf: Holdfast, session: Session
+    hf: Holdfast,
 ) -> None:
-    await hf.sessions.set_budget(session.id, Budget(tokens=1))
+    session = await hf.sessions.create(**LIGHT, budget=Budget(tokens=1))
     turn = await hf.turns.start(session.id, f"run: {UNTIL_LET_GO}\nwrite a to a.txt")
     await wait_for_event(hf, turn, "tool.call")  # the first request has spent it
     await hf.sessions.set_budget(session.id, None)
     await let_go(hf, session)
     assert (await wait_for_end(hf, turn)).type == "turn.completed"
+    await hf.sessions.delete(session.id)

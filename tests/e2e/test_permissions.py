@@ -25,9 +25,8 @@ ASKING = ("claude", "codex", "opencode")
 async def asking(stack: RunningStack, request: pytest.FixtureRequest) -> AsyncIterator[Session]:
     """One session for all cases of a harness, which takes long to start; each case has a file of
     its own."""
-    harness = getattr(request, "param", "claude")
     async with Holdfast(stack.url, stack.token) as hf:
-        made = await hf.sessions.create(harness=harness, permissions="ask")
+        made = await hf.sessions.create(harness=request.param, permissions="ask")
         yield made
         await hf.sessions.delete(made.id)
 
@@ -144,6 +143,7 @@ async def test_a_question_outlives_the_sidecar_and_the_api(
     assert len(of_type(events, "permission.answered")) == 1
 
 
+@pytest.mark.parametrize("asking", ASKING[:1], indirect=True)
 async def test_an_answer_given_while_the_sidecar_is_away_reaches_the_harness(
     stack: RunningStack, hf: Holdfast, asking: Session
 ) -> None:
@@ -165,6 +165,7 @@ async def test_pi_cannot_ask_and_says_so(hf: Holdfast) -> None:
         await hf.sessions.create(harness="pi", permissions="ask")
 
 
+@pytest.mark.parametrize("asking", ASKING[:1], indirect=True)
 async def test_auto_does_not_wait(stack: RunningStack, hf: Holdfast, asking: Session) -> None:
     """And a harness that asked in the turn before does so no more."""
     turn = await hf.turns.start(asking.id, write("auto.txt"), permissions="auto")

@@ -8,13 +8,10 @@ import os
 import signal
 from uuid import uuid4
 
-import pytest
-
 from client import Holdfast
 from contracts.bodies import SandboxBody, Session
 from contracts.errors import HoldfastError
 from tests.e2e.conftest import (
-    HARNESSES,
     UNTIL_LET_GO,
     RunningStack,
     let_go,
@@ -22,6 +19,7 @@ from tests.e2e.conftest import (
     run,
     wait_for_end,
     wait_for_event,
+    with_each_harness,
 )
 
 # longer than a part takes to come back, so that there is something left to hear
@@ -71,19 +69,20 @@ async def test_an_api_that_is_restarted_goes_on_with_the_running_turn(
     assert await stack.stored(session, "b.txt") == b"b"
 
 
-@pytest.mark.parametrize("harness", HARNESSES)
+@with_each_harness
 async def test_a_sidecar_that_dies_is_followed_by_one_that_goes_on_with_the_turn(
-    stack: RunningStack, hf: Holdfast, pi_session: Session, harness: str
+    stack: RunningStack, hf: Holdfast, harness_session: Session
 ) -> None:
-    session = pi_session
-    prompt = f"say one\nrun: {TICKS}\nwrite b to b.txt\nsay two"
-    turn = await hf.turns.start(session.id, prompt, harness=harness)
+    session = harness_session
+    prompt = f"say one\nrun: {TICKS}\nwrite b to adopted.txt\nsay two"
+    turn = await hf.turns.start(session.id, prompt)
     await wait_for_event(hf, turn, "tool.call")
     await crash(stack, "sidecar")
     await let_go(hf, session)
     await wait_for_event(hf, turn, "turn.completed")
     events = [event async for event in hf.events(session.id, follow=False)]
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    events = [event for event in events if event.turn_id == turn.id]
     assert len(of_type(events, "run.adopted")) == 1
     assert len(of_type(events, "tool.call")) == 2, "an event was lost or doubled"
     assert len(of_type(events, "tool.result")) == 2, "an event was lost or doubled"
@@ -91,7 +90,7 @@ async def test_a_sidecar_that_dies_is_followed_by_one_that_goes_on_with_the_turn
     assert said.count("Done:") == 1
     assert of_type(events, "receipt")
     assert await stack.stored(session, "ticks.txt") == b"ticked\n"
-    assert await stack.stored(session, "b.txt") == b"b"
+    assert await stack.stored(session, "adopted.txt") == b"b"
     assert len(await boxes_of(hf, session)) == 1, "a rival sandbox"
 
 

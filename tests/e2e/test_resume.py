@@ -16,9 +16,18 @@ from client import Holdfast
 from contracts.bodies import Session
 from contracts.events import Event
 from sidecar.harnesses.base import SCRIPTED_MODEL
-from tests.e2e.conftest import CODEX, HARNESSES, RunningStack, of_type, run, wait_for_event
+from tests.e2e.conftest import (
+    CODEX,
+    HARNESSES,
+    RunningStack,
+    of_type,
+    run,
+    wait_for_event,
+    with_each_harness,
+)
 from tests.support.light_agent.tree import LIGHT
 
+ORDERS = (HARNESSES, HARNESSES[::-1])
 PAIRS = list(itertools.permutations(HARNESSES, 2))
 
 
@@ -31,66 +40,48 @@ def rung(events: list[Event]) -> str:
     return str(resume.rung)
 
 
-@pytest.fixture(scope="module")
-async def known(stack: RunningStack, request: pytest.FixtureRequest) -> AsyncIterator[Session]:
-    """One session for all cases of a harness, which takes long to start: each case tells it
-    something of its own, and finds it warm when it is not the first."""
-    async with Holdfast(stack.url, stack.token) as hf:
-        made = await hf.sessions.create(harness=request.param)
-        yield made
-        await hf.sessions.delete(made.id)
-
-
-class Begun:
-    """A session that has had one turn with a harness, for the first turns of all the others."""
+class HandedOn:
+    """Two sessions that go from one harness to the next, each in an order of its own. A harness
+    comes once in each, so that every pair is in one of them: starting it takes long."""
 
     def __init__(self, hf: Holdfast) -> None:
         self._hf = hf
-        self._session: Session | None = None
+        self._sessions: dict[tuple[str, ...], Session] = {}
+        self._turns: dict[tuple[str, ...], dict[str, list[Event]]] = {}
 
-    async def by(self, harness: str) -> Session:
-        """The session that began with this harness; the cases come in the order of PAIRS."""
-        if self._session is None or self._session.harness != harness:
-            await self.end()
-            self._session = await self._hf.sessions.create(harness=harness)
-            prompt = "remember the colour teal\nwrite sea to sea.txt"
-            await run(self._hf, self._session, prompt)
-        return self._session
+    async def turn(self, first: str, then: str) -> list[Event]:
+        """The turn of `then` in the session in which `first` had one before."""
+        order = next(each for each in ORDERS if each.index(first) < each.index(then))
+        if order not in self._sessions:
+            self._sessions[order] = await self._hf.sessions.create(harness=order[0])
+            self._turns[order] = {}
+        done = self._turns[order]
+        for harness in order[len(done) : order.index(then) + 1]:
+            prompt = "recall\nread sea.txt" if done else "write sea to sea.txt"
+            prompt += f"\nremember the colour of {harness}"
+            done[harness] = await run(self._hf, self._sessions[order], prompt, harness=harness)
+        return done[then]
 
     async def end(self) -> None:
-        if self._session is not None:
-            await self._hf.sessions.delete(self._session.id)
+        for session in self._sessions.values():
+            await self._hf.sessions.delete(session.id)
 
 
 @pytest.fixture(scope="module")
-async def begun(stack: RunningStack) -> AsyncIterator[Begun]:
+async def handed_on(stack: RunningStack) -> AsyncIterator[HandedOn]:
     async with Holdfast(stack.url, stack.token) as hf:
-        made = Begun(hf)
+        made = HandedOn(hf)
         yield made
         await made.end()
 
 
-@pytest.mark.parametrize("known", HARNESSES, indirect=True)
-async def test_a_harness_remembers_in_a_fresh_sandbox(hf: Holdfast, known: Session) -> None:
-    first = await run(hf, known, "remember the colour teal\nwrite x to x.txt")
-    (receipt,) = of_type(first, "receipt")
-    await hf.sessions.kill(known.id)
-    events = await run(hf, known, "recall")
-    assert rung(events) == "native"
-    assert of_type(events, "sandbox.ready"), "it was not a fresh sandbox"
-    (verified,) = of_type(events, "workspace.verified")
-    assert receipt.files > 0
-    assert (verified.files, verified.of) == (receipt.files, receipt.files)
-    assert "remember the colour teal" in said(events)
-
-
 @pytest.mark.parametrize(("first", "then"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
 async def test_another_harness_knows_what_was_said(
-    hf: Holdfast, begun: Begun, first: str, then: str
+    handed_on: HandedOn, first: str, then: str
 ) -> None:
-    events = await run(hf, await begun.by(first), "recall\nread sea.txt", harness=then)
+    events = await handed_on.turn(first, then)
     assert rung(events) == "handoff"
-    assert "remember the colour teal" in said(events)
+    assert f"remember the colour of {first}" in said(events)
     assert events[-1].type == "turn.completed"
 
 
@@ -118,33 +109,35 @@ async def test_a_warm_harness_is_told_what_another_one_did_meanwhile(
     assert "remember the number seven" in said(events)
 
 
-@pytest.mark.parametrize("known", HARNESSES, indirect=True)
+@with_each_harness
 async def test_a_turn_that_was_cut_off_by_a_kill_is_told_to_the_harness(
-    hf: Holdfast, known: Session
+    hf: Holdfast, harness_session: Session
 ) -> None:
-    await run(hf, known, "remember the colour amber")
+    session = harness_session
+    await run(hf, session, "remember the colour amber")
     prompt = "remember the number seven\nwrite a to a.txt\nwait 60 seconds"
-    turn = await hf.turns.start(known.id, prompt)
+    turn = await hf.turns.start(session.id, prompt)
     await wait_for_event(hf, turn, "tool.result")
-    await hf.sessions.kill(known.id)
+    await hf.sessions.kill(session.id)
     await wait_for_event(hf, turn, "turn.interrupted")
-    events = await run(hf, known, "recall")
+    events = await run(hf, session, "recall")
     assert rung(events) == "native"
     assert "remember the colour amber" in said(events)
     assert "remember the number seven" in said(events)
     assert "cut off before its end" in said(events)
 
 
-@pytest.mark.parametrize("known", HARNESSES, indirect=True)
+@with_each_harness
 async def test_a_harness_killed_in_the_middle_of_a_tool_comes_back_in_the_same_sandbox(
-    stack: RunningStack, hf: Holdfast, known: Session
+    stack: RunningStack, hf: Holdfast, harness_session: Session
 ) -> None:
-    await run(hf, known, "remember the colour olive")
-    turn = await hf.turns.start(known.id, "run: echo begun > begun.txt; sleep 30; echo end")
+    session = harness_session
+    await run(hf, session, "remember the colour olive")
+    turn = await hf.turns.start(session.id, "run: echo begun > begun.txt; sleep 30; echo end")
     await wait_for_event(hf, turn, "tool.call")
-    kill_harness(stack, known)
+    kill_harness(stack, session)
     await wait_for_event(hf, turn, "turn.interrupted")
-    events = await run(hf, known, "recall")
+    events = await run(hf, session, "recall")
     assert rung(events) in ("native", "repaired")
     assert of_type(events, "sandbox.attached"), "the sandbox had not died"
     assert "remember the colour olive" in said(events)

@@ -14,44 +14,24 @@ from sidecar.boxhost import processes
 from sidecar.boxhost.boxes import Boxes
 from sidecar.boxhost.mounts import Mounts
 from sidecar.harnesses.base import SCRIPTED_MODEL
-from tests.e2e.conftest import HARNESSES, RunningStack, of_type, output, run, wait_for_event
+from tests.e2e.conftest import (
+    RunningStack,
+    of_type,
+    output,
+    run,
+    wait_for_event,
+    with_each_harness,
+)
+
+# What runs a harness itself, not its adapter.
+PROGRAMS = {"claude": "/claude", "codex": "/codex", "opencode": "/opencode", "pi": "pi"}
 
 
-@pytest.mark.parametrize("harness", HARNESSES)
-async def test_files_and_conversation_survive_the_turns(
-    stack: RunningStack, hf: Holdfast, harness: str
-) -> None:
-    session = await hf.sessions.create(harness=harness)
-    first = await run(hf, session, "write hello to dir/hello.txt\nremember the word barnacle")
-    assert first[-1].type == "turn.completed"
-    assert (await hf.sessions.get(session.id)).title.startswith("write hello to dir/hello.txt")
-    assert await stack.stored(session, "dir/hello.txt") == b"hello"
-    [receipt] = of_type(first, "receipt")
-    assert (receipt.files, receipt.bytes) == (1, 5)
-
-    warm = await run(hf, session, "recall")
-    assert [event.rung for event in of_type(warm, "resume")] == ["warm"]
-    assert "barnacle" in "".join(event.text for event in of_type(warm, "message"))
-
-    killed = await hf.sessions.kill(session.id)
-    after = await run(hf, session, "run: cat dir/hello.txt")
-    assert after[-1].type == "turn.completed"
-    assert "hello" in output(after)
-    [ready] = of_type(after, "sandbox.ready")
-    assert ready.sandbox_id != killed.sandbox_id
-
-    events = [event async for event in hf.events(session.id, follow=False)]
-    assert [event.seq for event in events] == list(range(1, len(events) + 1))
-    deleted = await hf.sessions.delete(session.id)
-    assert (deleted.sandboxes, deleted.objects, deleted.turns) == (1, 1, 3)
-    assert await stack.stored(session, "dir/hello.txt") is None
-
-
-@pytest.mark.parametrize("harness", HARNESSES)
+@with_each_harness
 async def test_cancel_leaves_no_process_of_the_tool_and_the_next_turn_works(
-    hf: Holdfast, harness: str
+    hf: Holdfast, harness_session: Session
 ) -> None:
-    session = await hf.sessions.create(harness=harness)
+    session = harness_session
     marker = f"60.{uuid.uuid4().int % 10**9}"
     turn = await hf.turns.start(session.id, f"run: echo started; sleep {marker}; echo late")
     await wait_for_event(hf, turn, "tool.call")
@@ -63,7 +43,6 @@ async def test_cancel_leaves_no_process_of_the_tool_and_the_next_turn_works(
     after = await run(hf, session, "run: echo again-$((6*7)); ls -A ~")
     assert "again-42" in output(after)
     assert ".npm" not in output(after).split(), "the harness installs packages when it starts"
-    await hf.sessions.delete(session.id)
 
 
 async def sleeping(marker: str) -> bool:
@@ -168,22 +147,18 @@ async def test_a_model_error_is_seen_and_the_session_goes_on(
     assert (await run(hf, session, "say fine"))[-1].type == "turn.completed"
 
 
-@pytest.mark.parametrize(
-    ("harness", "program"),
-    [("claude", "/claude"), ("codex", "/codex"), ("opencode", "/opencode"), ("pi", "pi")],
-)
+@with_each_harness
 async def test_a_harness_that_dies_without_a_word_interrupts_the_turn(
-    stack: RunningStack, hf: Holdfast, harness: str, program: str
+    stack: RunningStack, hf: Holdfast, harness_session: Session
 ) -> None:
-    session = await hf.sessions.create(harness=harness)
-    turn = await hf.turns.start(session.id, "write kept to kept.txt\nwait 100 seconds")
+    session, program = harness_session, PROGRAMS[harness_session.harness]
+    turn = await hf.turns.start(session.id, "write alive to alive.txt\nwait 100 seconds")
     await wait_for_event(hf, turn, "tool.result")
     assert await kill_in_box(stack, session, program), f"nothing in the box runs {program}"
     end = await wait_for_event(hf, turn, "turn.interrupted")
     assert end.error.retryable
-    assert await stack.stored(session, "kept.txt") == b"kept"
+    assert await stack.stored(session, "alive.txt") == b"alive"
     assert (await run(hf, session, "say fine"))[-1].type == "turn.completed"
-    await hf.sessions.delete(session.id)
 
 
 async def kill_in_box(stack: RunningStack, session: Session, program: str) -> int:
@@ -194,3 +169,43 @@ async def kill_in_box(stack: RunningStack, session: Session, program: str) -> in
     for process in running:
         processes.kill(process.id)
     return len(running)
+
+
+@with_each_harness
+async def test_files_and_conversation_survive_the_turns_and_the_sandbox(
+    stack: RunningStack, hf: Holdfast, harness_session: Session
+) -> None:
+    """The last case of the shared session, which it deletes."""
+    session = harness_session
+    for entry in [entry async for entry in hf.files.list(session.id)]:
+        await hf.files.delete(session.id, entry.name)
+    first = await run(hf, session, "write hello to dir/hello.txt\nremember the word barnacle")
+    assert first[-1].type == "turn.completed"
+    assert await stack.stored(session, "dir/hello.txt") == b"hello"
+    [receipt] = of_type(first, "receipt")
+    assert (receipt.files, receipt.bytes) == (1, 5)
+
+    warm = await run(hf, session, "recall")
+    assert [event.rung for event in of_type(warm, "resume")] == ["warm"]
+    assert "barnacle" in "".join(event.text for event in of_type(warm, "message"))
+
+    killed = await hf.sessions.kill(session.id)
+    after = await run(hf, session, "run: cat dir/hello.txt\nrecall")
+    assert after[-1].type == "turn.completed"
+    assert "hello" in output(after)
+    assert [event.rung for event in of_type(after, "resume")] == ["native"]
+    [ready] = of_type(after, "sandbox.ready")
+    assert ready.sandbox_id != killed.sandbox_id
+    [verified] = of_type(after, "workspace.verified")
+    assert (verified.files, verified.of) == (1, 1)
+    said = "".join(event.text for event in of_type(after, "message") if event.role == "assistant")
+    assert "remember the word barnacle" in said
+
+    events = [event async for event in hf.events(session.id, follow=False)]
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    turns = [turn async for turn in hf.turns.list(session.id)]
+    title = (await hf.sessions.get(session.id)).title
+    assert title.startswith(turns[0].prompt.splitlines()[0][:28])
+    deleted = await hf.sessions.delete(session.id)
+    assert (deleted.sandboxes, deleted.objects, deleted.turns) == (1, 1, len(turns))
+    assert await stack.stored(session, "dir/hello.txt") is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.chaos.plan import DECK, plan_round
+from tests.chaos.plan import DECK, HARNESSES, plan_round
 from tests.chaos.short_run import PER_ROUND, ROUNDS, SEED
 
 
@@ -16,3 +16,9 @@ def test_a_few_rounds_have_every_kind_of_fault() -> None:
     dealt = {(fault.victim, fault.action) for plan in plans for fault in plan.faults}
     assert {card for card in DECK if isinstance(card, tuple)} <= dealt
     assert any(action == "pause" for _, action in dealt)
+
+
+def test_a_few_rounds_hit_a_harness_and_others_only_what_is_around_it() -> None:
+    plans = [plan_round(SEED, number, 3, PER_ROUND) for number in range(ROUNDS)]
+    assert {plan.hits_harness for plan in plans} == {True, False}
+    assert not [plan for plan in plans if plan.hits_harness and plan.harness not in HARNESSES]
