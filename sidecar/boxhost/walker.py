@@ -21,7 +21,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 CHUNK = 1 << 20
@@ -46,6 +46,10 @@ CHANGED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 Mark = tuple[int, int, int, int, int]
 
 
+def mark_of(info: os.stat_result) -> Mark:
+    return info.st_mode, info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino
+
+
 class Known:
     """A name as it was seen. `settled`: its bytes are those that `plain` has the hash of."""
 
@@ -58,8 +62,14 @@ class Known:
 
 
 class Walker:
-    def __init__(self, root: str, young_ns: int = YOUNG_NS) -> None:
+    def __init__(
+        self,
+        root: str,
+        young_ns: int = YOUNG_NS,
+        mark: Callable[[os.stat_result], Mark] = mark_of,
+    ) -> None:
         self.root = os.fsencode(root)
+        self.mark = mark
         self.young_ns = young_ns
         self.token = ""
         self.known: dict[bytes, Known] = {}  # what the last `settle` told, as far as it was settled
@@ -251,7 +261,7 @@ class Walker:
                     "its name cannot be kept: rename it (valid UTF-8, no backslash)"
                 )
                 continue
-            mark = self.mark_of(info)
+            mark = self.mark(info)
             known = self.known.get(name)
             if known is None or known.mark != mark or info.st_ino in inodes:
                 entry = Known(mark, self._describe(name, text, info, parent))
@@ -376,9 +386,6 @@ class Walker:
         finally:
             os.close(fd)
 
-    def mark_of(self, info: os.stat_result) -> Mark:
-        return info.st_mode, info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino
-
     def _marks_now(self) -> dict[bytes, Mark]:
         """Of what was read, after it was. Another scan answers for a whole directory at once, which
         is cheaper where many of its files were read."""
@@ -386,13 +393,13 @@ class Walker:
         if len(self.pending) * SCANNED_PER_STAT > len(self.found):
             with self.top() as top:
                 for name, info, _ in self._scan(top, b"", MOST_LEVELS):
-                    marks[name] = self.mark_of(info)
+                    marks[name] = self.mark(info)
         else:
             for name, _ in self.pending:
                 steps = name.split(b"/")
                 with contextlib.suppress(FileNotFoundError), self._parent(steps) as parent:
                     info = os.stat(steps[-1], dir_fd=parent, follow_symlinks=False)
-                    marks[name] = self.mark_of(info)
+                    marks[name] = self.mark(info)
         return marks
 
     def _sync_root(self) -> None:

@@ -364,11 +364,9 @@ async def test_each_code_has_its_words(
     assert error.value.message.startswith("6 files are not proven to be in the store: ")
 
 
-class Coarse(Walker):
-    """On a file system that tells nothing of a rewrite of the same length."""
-
-    def mark_of(self, info: os.stat_result) -> Mark:
-        return info.st_mode, info.st_size, 0, 0, info.st_ino
+def coarse(info: os.stat_result) -> Mark:
+    """As on a file system that tells nothing of a rewrite of the same length."""
+    return info.st_mode, info.st_size, 0, 0, info.st_ino
 
 
 class InProcess(HostFiles):
@@ -386,7 +384,7 @@ class InProcess(HostFiles):
 async def test_a_rewrite_that_nothing_tells_of_is_proven_once_the_store_has_it(
     both: Both, make_barrier: MakeBarrier, tmp_path: Path
 ) -> None:
-    barrier = make_barrier(files=InProcess(Coarse(str(tmp_path)), tmp_path))
+    barrier = make_barrier(files=InProcess(Walker(str(tmp_path), mark=coarse), tmp_path))
     both.here("a", b"v=1.2.3")
     await both.there("a", b"v=1.2.3")
     first = await barrier.prove("turn-1", 1)

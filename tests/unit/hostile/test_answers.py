@@ -74,7 +74,7 @@ GOOD: dict[tuple[str, str], tuple[dict[str, Any], Any]] = {
     ("walk", "put"): ({"name": "n", "text": "t"}, {}),
     ("walk", "remove"): ({"name": "n"}, {}),
     ("walk", "own"): ({"uid": 1}, {}),
-    ("walk", "fill"): ({"pieces": [], "uid": None}, {}),
+    ("walk", "fill"): ({"pieces": [], "uid": None}, {"taken": ["a"]}),
     ("walk", "scan"): ({"token": "", "held": []}, {"names": 3, "pending": 1, "gone": 1}),
     ("walk", "settle"): ({"sync_root": False}, SETTLE),
     ("walk", "listing"): (
