@@ -42,8 +42,9 @@ UNTIL_LET_GO = (
 
 def with_each_harness(case: Callable[..., Any]) -> Callable[..., Any]:
     """A case for every harness, in the session that all such cases of a harness share."""
-    parametrized = pytest.mark.parametrize("harness_session", HARNESSES, indirect=True)(case)
-    return pytest.mark.xdist_group("harness-sessions")(parametrized)
+    pytest.mark.parametrize("harness_session", HARNESSES, indirect=True)(case)
+    pytest.mark.xdist_group("harness-sessions")(case)
+    return case
 
 
 @pytest.fixture(scope="package")

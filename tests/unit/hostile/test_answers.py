@@ -49,7 +49,7 @@ FILE: dict[str, Any] = {
     "mtime_ns": 1_700_000_000_000_000_000,
     "target": None,
 }
-LINK = {
+LINK: dict[str, Any] = {
     "path": "link",
     "kind": "symlink",
     "size": None,
