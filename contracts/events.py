@@ -179,6 +179,15 @@ class RunAdopted(EventBase):
     reason: Text = ""
 
 
+class RunGap(EventBase):
+    """The sidecar's journal of the turn lost lines that the transcript has: what happened then may
+    be told twice or not at all."""
+
+    type: Literal["run.gap"] = "run.gap"
+    lines: int
+    reason: Text = ""
+
+
 class StateCaptured(EventBase):
     """The harness's own state is in the state bucket: the conversation can be loaded from it."""
 
@@ -406,6 +415,7 @@ KnownEvent = Annotated[
     | WorkspaceVerified
     | WorkspaceSwept
     | RunAdopted
+    | RunGap
     | StateCaptured
     | StateFailed
     | Resume

@@ -13,9 +13,9 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 log = logging.getLogger(__name__)
 
@@ -35,13 +35,23 @@ def write_record(path: Path, text: str) -> None:
 
     Raises: OSError; then the record is as it was.
     """
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write what takes the place of `path` when the block ends well; as `write_record`.
+
+    Raises: OSError.
+    """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(fd, "wb") as file:
             with contextlib.suppress(FileNotFoundError):
                 os.fchmod(fd, path.stat().st_mode & 0o777)
-            file.write(text.encode())
+            yield file
             file.flush()
             os.fsync(fd)
         temporary.rename(path)

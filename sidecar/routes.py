@@ -104,8 +104,7 @@ async def get_run(turn_id: UUID, runs: RunsHere) -> RunBody:
 async def follow_run(
     turn_id: UUID, runs: RunsHere, after: Annotated[int, Query(ge=0)] = 0
 ) -> StreamingResponse:
-    runs.get(turn_id)
-    return StreamingResponse(runs.follow(turn_id, after), media_type=NDJSON)
+    return StreamingResponse(await runs.follow(turn_id, after), media_type=NDJSON)
 
 
 @router.post("/runs/{turn_id}/cancel", status_code=202)

@@ -208,9 +208,14 @@ class Runs:
             last_n=journal.last_n,
         )
 
-    def follow(self, turn_id: UUID, after: int) -> AsyncIterator[bytes]:
-        """Raises: RunNotFound."""
-        return self._journal(turn_id).follow(after)
+    async def follow(self, turn_id: UUID, after: int) -> AsyncIterator[bytes]:
+        """The lines of a run behind number `after`, which is the last that the reader has stored.
+
+        Raises: RunNotFound, StreamGap.
+        """
+        journal = self._journal(turn_id)
+        await journal.meet_reader(after)
+        return journal.follow(after)
 
     async def release_followers(self) -> None:
         """End every stream: this process stops, and the next one serves the rest."""

@@ -19,14 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from contracts.bodies import RunRequest
-from contracts.events import TURN_END_TYPES, EventBase, Raw, dumps, to_dict
+from contracts.errors import StreamGap
+from contracts.events import TURN_END_TYPES, EventBase, Raw, RunGap, dumps, to_dict
 from contracts.redaction import Redactor
+from sidecar.record_files import replacing, sync_directory
 
 # A follower that comes late gets this much at a time, and a line in any case.
 PART_BYTES = 1 << 20
 # Below what the api takes as one line.
 MOST_EVENT_BYTES = 32 << 20
 SHOWN_CHARS = 65_536
+# More than any turn has: a number beyond it is not a line's.
+MOST_LINES = 10_000_000
 # Between two tries to write a run's end on a disk that is full.
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 15.0
 
@@ -61,6 +65,11 @@ class Journal:
         # become an event; 0 if none has.
         self.last_source = 0
         self.last_record = 0
+        # The last line that an earlier process wrote, and the last that this one has shown.
+        self._found_n = 0
+        self._shown_n = 0
+        self._durable_n = -1
+        self._syncing = asyncio.Lock()
         self._grown = asyncio.Condition()
         self._released = False
 
@@ -80,10 +89,14 @@ class Journal:
             first = file.readline()
             journal = cls(path, RunRequest.model_validate_json(first), len(first))
             for line in file:
-                if not line.endswith(b"\n"):
+                # A power cut may leave zeros in place of what was not on disk yet.
+                if not line.endswith(b"\n") or b"\0" in line:
                     file.truncate(journal._ends[-1])
                     break
-                journal._note(Entry(**json.loads(line)), len(line))
+                entry = Entry(**json.loads(line))
+                journal._skip_to(entry.n - 1)
+                journal._note(entry, len(line))
+        journal._found_n = journal.last_n
         if journal.ended:
             journal.close()
         return journal
@@ -113,7 +126,7 @@ class Journal:
         """Every event, read from disk."""
         with self.path.open("rb") as file:
             file.seek(self._ends[0])
-            for _ in range(self.last_n):
+            while file.tell() < self._ends[-1]:
                 yield Entry(**json.loads(file.readline()))
 
     async def append(
@@ -157,6 +170,46 @@ class Journal:
         line = dumps(plain if record is None else {**plain, "record": record})
         return self.redactor.line(line) + b"\n"
 
+    async def meet_reader(self, stored: int) -> None:
+        """A reader has every line up to number `stored`. When the file has lost some of them, to a
+        power cut or because an older one was put back, what was written since then is numbered
+        anew: no number may stand for two events. An event says so.
+
+        Raises: StreamGap, when `stored` is beyond all reason; OSError.
+        """
+        if stored <= max(self._found_n, self._shown_n):
+            return
+        lost = stored - self._found_n
+        if lost > MOST_LINES:
+            raise StreamGap(f"a run has no line {stored}")
+        log.error("run %s lost %d lines of its journal", self.request.turn_id, lost)
+        self._renumber(stored, lost)
+        async with self._grown:
+            self._grown.notify_all()
+
+    def _renumber(self, stored: int, lost: int) -> None:
+        gap = RunGap(lines=lost, reason="what happened then may be told twice or not at all")
+        kept = self._ends[self._found_n]
+        since = self._read(self._found_n, self.last_n).splitlines()
+        ends = self._ends[: self._found_n + 1]
+        ends.extend([kept] * lost)
+        with self.path.open("rb") as old, replacing(self.path) as new:
+            while part := old.read(min(PART_BYTES, kept - old.tell())):
+                new.write(part)
+            lines = [self._line(gap, None, None), *since]
+            for n, line in enumerate(lines, start=stored + 1):
+                size = new.write(dumps({**json.loads(line), "n": n}) + b"\n")
+                ends.append(ends[-1] + size)
+        self._ends, self._found_n = ends, stored
+        self._types.add(gap.type)
+        self._last_type = self._last_type if since else gap.type
+
+    def _skip_to(self, n: int) -> None:
+        """No line has a number from the next one up to `n`. Raises: ValueError."""
+        if not 0 <= n - self.last_n <= MOST_LINES:
+            raise ValueError(f"line {n + 1} follows line {self.last_n}")
+        self._ends.extend([self._ends[-1]] * (n - self.last_n))
+
     def _note(self, entry: Entry, size: int) -> None:
         self._ends.append(self._ends[-1] + size)
         self._last_type = entry.event["type"]
@@ -171,15 +224,18 @@ class Journal:
             while after < self.last_n:
                 upto = self._part(after)
                 try:
+                    await self._make_durable(upto)
                     part = self._read(after, upto)
                 except FileNotFoundError:  # its session is being deleted
                     return
                 after = upto
-                yield part
+                self._shown_n = max(self._shown_n, upto)
+                if part:
+                    yield part
             if self.ended or self._released:
                 return
             async with self._grown:
-                while self.last_n <= after and not self._released:
+                while self.last_n <= after and not (self.ended or self._released):
                     await self._grown.wait()
 
     async def release_followers(self) -> None:
@@ -187,6 +243,25 @@ class Journal:
         self._released = True
         async with self._grown:
             self._grown.notify_all()
+
+    async def _make_durable(self, upto: int) -> None:
+        """What was shown must not be lost with the machine: its number would be given again. One
+        call for all that was written meanwhile, and beside the loop. Raises: OSError."""
+        async with self._syncing:
+            if upto <= self._durable_n:
+                return
+            written = self.last_n
+            await asyncio.to_thread(self._sync, named=self._durable_n >= 0)
+            self._durable_n = written
+
+    def _sync(self, *, named: bool) -> None:
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+        if not named:
+            sync_directory(self.path.parent)
 
     def _part(self, after: int) -> int:
         """The last line of the part that begins behind line `after`."""

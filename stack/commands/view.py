@@ -28,6 +28,7 @@ from contracts.events import (
     ReceiptFailed,
     Resume,
     RunAdopted,
+    RunGap,
     SandboxAttached,
     SandboxCreating,
     SandboxDestroyed,
@@ -270,6 +271,9 @@ def remark(event: Event) -> tuple[str, str] | None:
             return f"workspace lost ({event.engine}): {one_line(event.reason)}", "red"
         case Quota():
             return one_line(event.message), "yellow"
+        case RunGap():
+            lines = f"{event.lines} {plural(event.lines, 'line')}"
+            return f"the sidecar lost {lines} of the turn's journal", "yellow"
         case _:
             said = _machinery(event)
             return None if said is None else (one_line(said), "dim")

@@ -13,7 +13,7 @@ import { plus } from "./usage.js";
 
 const LINES = new Set([
   "sandbox.creating", "sandbox.ready", "sandbox.attached", "sandbox.gone", "sandbox.destroyed", "mount.ready",
-  "mount.lost", "mount.restored", "workspace.restored", "workspace.verified", "workspace.swept", "run.adopted", "resume", "state.failed",
+  "mount.lost", "mount.restored", "workspace.restored", "workspace.verified", "workspace.swept", "run.adopted", "run.gap", "resume", "state.failed",
   "model.failed", "quota",
 ]);
 

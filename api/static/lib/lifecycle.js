@@ -31,6 +31,7 @@ const STEPS = {
     ? [`${count(e.of, "file")} verified`, "good", "in the store, as the last receipt says"]
     : [`${e.files} of ${count(e.of, "file")} as in the last receipt`, "warn", `changed since: ${e.changed.join(", ")}`],
   "workspace.swept": (e) => [`swept ${count(e.paths.length, "stale lock")}`, "", `${e.paths.join(", ")} ${e.reason}`],
+  "run.gap": (e) => [`the sidecar lost ${count(e.lines, "line")} of the turn's journal`, "warn", e.reason],
   "run.adopted": (e) => ["the turn goes on with a new sidecar", "warn", e.reason],
   resume: (e) => [
     `${RUNGS[e.rung] ?? e.rung}`, "",

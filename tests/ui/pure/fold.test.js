@@ -75,6 +75,12 @@ test("what happens below is one thin line, told in words", () => {
     ["sandbox gone: killed", "mounted by weed in 200 ms", "new sandbox on docker in 1.0 s", "resumed natively"]);
 });
 
+test("lines that the sidecar lost are told", () => {
+  const fold = folded(event("run.gap", { lines: 3, reason: "told twice or not at all" }));
+  assert.deepEqual(steps(fold.items[0].events).map((step) => [step.text, step.tone]),
+    [["the sidecar lost 3 lines of the turn's journal", "warn"]]);
+});
+
 test("an event of a kind we do not know changes nothing", () => {
   assert.deepEqual(kinds(folded(event("raw", { data: 1 }), event("from.the.future"))), []);
 });

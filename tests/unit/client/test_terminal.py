@@ -6,8 +6,9 @@ import time
 
 import pytest
 
+from contracts.events import RunGap
 from stack.commands.terminal import one_line, safe
-from stack.commands.view import OUTPUT_COLUMNS, OUTPUT_LINES, bounded
+from stack.commands.view import OUTPUT_COLUMNS, OUTPUT_LINES, bounded, remark
 
 ESC = "\x1b"
 
@@ -69,3 +70,8 @@ def test_one_line_is_one_line() -> None:
     assert one_line("a\n b\r\n\tc") == "a b c"
     assert len(one_line("word " * 1000, 50)) == 50
     assert one_line("x" * 50, 50) == "x" * 50
+
+
+def test_lines_that_the_sidecar_lost_are_told() -> None:
+    said = remark(RunGap(lines=1, reason="told twice or not at all"))
+    assert said == ("the sidecar lost 1 line of the turn's journal", "yellow")

@@ -63,7 +63,7 @@ async def test_a_turn_that_ends_on_a_full_disk_ends_when_there_is_room(
         disk.full = False
         await ended(runs, request.turn_id)
         async with asyncio.timeout(20):
-            assert [part async for part in runs.follow(request.turn_id, 0)]
+            assert [part async for part in await runs.follow(request.turn_id, 0)]
     assert last_event(tmp_path, request.turn_id)["error"]["code"] == "unavailable"
 
 

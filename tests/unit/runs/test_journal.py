@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import resource
 import tracemalloc
 import uuid
@@ -150,3 +151,110 @@ async def test_a_follower_of_a_journal_that_was_removed_just_ends(
     await journal.append(events.TurnCompleted())
     journal.path.unlink()
     assert await collected(journal, 0) == []
+
+
+async def lines_after(journal: Journal, after: int) -> list[tuple[int, str]]:
+    """The numbers and types of what a reader gets who has stored the lines up to `after`."""
+    await journal.meet_reader(after)
+    told = []
+    async with asyncio.timeout(10):
+        async for part in journal.follow(after):
+            plain = [json.loads(line) for line in part.splitlines()]
+            told += [(line["n"], line["event"]["type"]) for line in plain]
+    return told
+
+
+async def lose_tail(journal: Journal, kept: int) -> Journal:
+    """The journal as the next process finds it after a power cut."""
+    lines = journal.path.read_bytes().splitlines(keepends=True)
+    journal.path.write_bytes(b"".join(lines[: kept + 1]))
+    return Journal.load(journal.path)
+
+
+async def test_a_number_that_a_reader_has_stored_is_never_given_again(
+    tmp_path: Path, request_: RunRequest
+) -> None:
+    journal = Journal.create(tmp_path, request_)
+    for number in range(8):
+        await journal.append(events.Message(role="assistant", text=str(number)))
+    again = await lose_tail(journal, 5)
+    await again.append(events.RunAdopted(), source=40)
+    await again.append(events.TurnCompleted())
+    rest = [(9, "run.gap"), (10, "run.adopted"), (11, "turn.completed")]
+    assert await lines_after(again, 8) == rest
+    assert await lines_after(again, 9) == rest[1:]
+    (gap,) = [entry.event for entry in again.entries() if entry.event["type"] == "run.gap"]
+    assert gap["lines"] == 3
+    third = Journal.load(again.path)
+    assert (third.last_n, third.last_source, third.ended) == (11, 40, True)
+    assert await lines_after(third, 8) == rest
+    assert [entry.n for entry in third.entries()] == [1, 2, 3, 4, 5, 9, 10, 11]
+
+
+async def test_a_run_that_lost_lines_goes_on_behind_what_the_reader_has(
+    tmp_path: Path, request_: RunRequest
+) -> None:
+    journal = Journal.create(tmp_path, request_)
+    for number in range(4):
+        await journal.append(events.Message(role="assistant", text=str(number)))
+    again = await lose_tail(journal, 1)
+    await again.meet_reader(4)
+    assert not again.ended
+    await again.append(events.Message(role="assistant", text="new"))
+    await again.append(events.TurnCompleted())
+    assert await lines_after(again, 4) == [(5, "run.gap"), (6, "message"), (7, "turn.completed")]
+
+
+async def test_a_reader_of_a_whole_journal_hears_of_no_gap(
+    tmp_path: Path, request_: RunRequest
+) -> None:
+    journal = Journal.create(tmp_path, request_)
+    await journal.append(events.Message(role="assistant", text="one"))
+    again = Journal.load(journal.path)
+    await again.append(events.TurnCompleted())
+    assert await lines_after(again, 1) == [(2, "turn.completed")]
+    assert await lines_after(again, 2) == []
+
+
+async def test_a_follower_that_is_ahead_of_a_run_is_released_when_it_ends(
+    tmp_path: Path, request_: RunRequest
+) -> None:
+    journal = Journal.create(tmp_path, request_)
+    follower = asyncio.ensure_future(collected(journal, 8))
+    await asyncio.sleep(0.01)
+    await journal.append(events.TurnCompleted())
+    async with asyncio.timeout(10):
+        assert await follower == []
+
+
+async def test_zeros_that_a_power_cut_left_are_cut(tmp_path: Path, request_: RunRequest) -> None:
+    journal = Journal.create(tmp_path, request_)
+    await journal.append(events.Message(role="assistant", text="one"))
+    with journal.path.open("ab") as file:
+        file.write(b"\0" * 100 + b'{"n": 3, "event": {"type": "message"}}\n')
+    again = Journal.load(journal.path)
+    assert (again.last_n, again.ended) == (1, False)
+    await again.append(events.TurnCompleted())
+    assert Journal.load(journal.path).last_n == 2
+
+
+async def test_a_line_is_on_disk_before_anybody_sees_it(
+    tmp_path: Path, request_: RunRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    fdatasync = os.fdatasync
+
+    def noted(fd: int) -> None:
+        synced.append(os.fstat(fd).st_size)
+        fdatasync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", noted)
+    journal = Journal.create(tmp_path, request_)
+    for number in range(50):
+        await journal.append(events.Message(role="assistant", text=str(number)))
+    stream = journal.follow(0)
+    assert (await anext(stream)).count(b"\n") == 50
+    assert synced == [journal.path.stat().st_size], "once for all that had come"
+    await journal.append(events.TurnCompleted())
+    await anext(stream)
+    assert len(synced) == 2
