@@ -190,10 +190,14 @@ class Pump:
         """
         patience = Patience(self._limits.follow_within)
         lines_in_all: int | None = None
-        gaps = 0
+        gaps, again = 0, False
         while True:
             trouble: HoldfastError | None = None
             try:
+                if again and self._cancelled.is_set():
+                    # a sidecar that was started again may not have heard of it
+                    await self._sidecar.cancel(self._turn.id)
+                again = True
                 after = await self._stored()
                 if after is None:
                     return

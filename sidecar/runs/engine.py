@@ -138,7 +138,7 @@ class Runs:
             if journal.request.epoch >= request.epoch:
                 raise StaleEpoch("the session was granted to a later turn", turn_id=str(turn_id))
             if turn_id in self._turns:
-                self._turns[turn_id].cancelled.set()
+                self._turns[turn_id].cancel()
         journal = self._journals[request.turn_id] = Journal.create(self._dir, request)
         try:
             self._begin(journal)
@@ -226,7 +226,7 @@ class Runs:
         """Idempotent; the end comes through the stream. Raises: RunNotFound."""
         turn = self._turns.get(turn_id)
         if turn is not None:
-            turn.cancelled.set()
+            turn.cancel()
         return self.get(turn_id)
 
     async def answer(self, turn_id: UUID, permission_id: str, answer: PermissionAnswer) -> RunBody:

@@ -27,12 +27,13 @@ class Talk:
 class Progress:
     """`opening`: no prompt was sent. `prompting`: `talk` says how to hear the answer.
     `settling`: the answer is there, `end` is the event that it comes down to.
-    `unknown`: the record could not be read."""
+    `unknown`: the record could not be read. `cancelled` holds until the turn has ended."""
 
     phase: Literal["opening", "prompting", "settling", "unknown"] = "opening"
     sandbox_id: str = ""
     talk: Talk | None = None
     end: dict[str, Any] | None = None
+    cancelled: bool = False
 
 
 def load(journal: Journal) -> Progress:

@@ -84,6 +84,18 @@ class Turn:
         self._acp_session: str | None = None
         self._prompting = False
         self.cancelled = asyncio.Event()
+        if self._progress.cancelled:
+            self.cancelled.set()
+
+    def cancel(self) -> None:
+        """Ask the turn to end. Kept on disk: whoever goes on with the turn ends it too."""
+        if self.cancelled.is_set():
+            return
+        self.cancelled.set()
+        try:
+            self._save(cancelled=True)
+        except OSError as error:  # the api asks again when it loses the stream
+            log.warning("cannot note that turn %s is cancelled: %s", self._request.turn_id, error)
 
     async def run(self) -> None:
         async with self._sandboxes.lock(self._request.session_id):

@@ -326,6 +326,23 @@ async def test_a_cancel_outlives_the_api_that_took_it(
             assert (await api.ended(turn)).state == "cancelled"
 
 
+async def test_a_cancel_is_delivered_again_when_the_stream_broke(api: Api) -> None:
+    session = await api.new_session()
+
+    def plan(run: FaultyRun) -> None:
+        run.deaf = True  # as a sidecar that dies before it has stopped the harness
+        run.say(names.SANDBOX_CREATING, provider="local")
+
+    turn, run = await api.start_run(session.id, plan)
+    await until(lambda: len(run.connections) == 1, "the api follows")
+    await api.http.post(f"/sessions/{session.id}/turns/{turn.id}/cancel")
+    await until(lambda: run.cancels == 1, "the cancel arrives")
+    run.deaf = False
+    run.drop()
+    assert (await api.ended(turn)).state == "cancelled"
+    assert run.cancels == 2
+
+
 async def test_an_api_without_a_sidecar_says_so(
     new_database: NewDatabase, store_service: SeaweedFS
 ) -> None:

@@ -105,6 +105,11 @@ class FaultyRun:
     answers: list[tuple[str, PermissionAnswer]] = field(default_factory=list)
     answer_errors: list[HoldfastError] = field(default_factory=list)
     deaf: bool = False
+    dropping: bool = False
+
+    def drop(self) -> None:
+        """Cut the connection that is open."""
+        self.dropping = True
 
     @property
     def ended(self) -> bool:
@@ -139,6 +144,9 @@ class FaultyRun:
                     self.sent += 1
                 if self.ended and self.sent >= len(self.journal):
                     return
+                if self.dropping:
+                    self.dropping = False
+                    raise ConnectionAbortedError
                 await asyncio.sleep(0.01)
 
 
