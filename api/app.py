@@ -49,6 +49,7 @@ from api.sessions import Sessions
 from api.settings import Settings
 from api.sidecar import open_sidecar
 from api.store import Stores, open_stores
+from api.stray_runs import StrayRuns
 from api.tokens import Tokens
 from api.turns import Turns
 from api.zipped import Archives
@@ -91,6 +92,7 @@ async def open_services(
             listener.serve(),
             carrier.serve(),
             ledger.serve(),
+            StrayRuns(database, sidecar, limits.reconcile_every).serve(),
             matrix_runs.serve(),
             audit.serve(),
         ):

@@ -27,6 +27,7 @@ from contracts.bodies import (
     PermissionAnswer,
     Released,
     RunBody,
+    RunList,
     RunRequest,
     SandboxList,
     Terms,
@@ -141,6 +142,10 @@ class Sidecar:
         """
         path = f"/runs/{turn_id}/permissions/{quote(permission_id, safe='')}"
         return await self._call("POST", path, RunBody, content=dumps(answer.model_dump()))
+
+    async def running(self) -> RunList:
+        """The runs that have not ended."""
+        return await self._call("GET", "/runs", RunList)
 
     async def sandboxes(self, *, measure: bool = False) -> SandboxList:
         """`measure`: with the memory of each."""

@@ -539,6 +539,10 @@ class RunBody(Body):
     last_n: int
 
 
+class RunList(Body):
+    runs: list[RunBody]
+
+
 class RunLine(Body):
     """One line of a run's stream. `n` counts from 1 and is what `?after=` resumes from."""
 

@@ -29,6 +29,7 @@ from contracts.bodies import (
     ProviderBody,
     Released,
     RunBody,
+    RunList,
     RunRequest,
     SandboxList,
     Terms,
@@ -93,6 +94,12 @@ async def capabilities(request: Request, runs: RunsHere) -> Capabilities:
 @router.post("/runs", status_code=202)
 async def start_run(body: RunRequest, runs: RunsHere) -> RunBody:
     return await runs.start(body)
+
+
+@router.get("/runs")
+async def list_running(runs: RunsHere) -> RunList:
+    """The runs that have not ended."""
+    return RunList(runs=runs.running())
 
 
 @router.get("/runs/{turn_id}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -209,6 +209,14 @@ async def running_one(conn: Connection, turn_id: UUID) -> RunningTurn | None:
     fields = {**row, "prompt": json.loads(row["prompt"])}
     budget, spent = usage.take_budget(fields), usage.spent(usage.take_totals(fields))
     return RunningTurn(**fields, budget=budget, spent=spent)
+
+
+RUNNING_AMONG = "SELECT id FROM turns WHERE state = 'running' AND id = ANY($1::uuid[])"
+
+
+async def running_among(conn: Connection, turn_ids: Collection[UUID]) -> set[UUID]:
+    """Those of the turns that run."""
+    return {row["id"] for row in await conn.fetch(RUNNING_AMONG, list(turn_ids))}
 
 
 UNENDED = "SELECT true FROM turns WHERE id = $1 AND ended_at IS NULL"

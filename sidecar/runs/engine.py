@@ -98,12 +98,20 @@ class Runs:
                 harnesses.get(journal.request.harness)
                 self._journals[journal.request.turn_id] = journal
         # when all are known: a turn must know what those before it told
-        for turn_id, journal in list(self._journals.items()):
+        newest: dict[UUID, UUID] = {}
+        # The oldest first: each has its session until it has ended.
+        for journal in sorted(self._journals.values(), key=lambda each: each.request.epoch):
+            turn_id, session_id = journal.request.turn_id, journal.request.session_id
             if not journal.ended:
                 with self._set_aside_if_broken(journal.path):
                     self._begin(journal, adopted=True)
                 if turn_id not in self._turns:
                     del self._journals[turn_id]
+                    continue
+            replaced = newest.get(session_id)
+            if replaced in self._turns:
+                self._turns[replaced].cancel()
+            newest[session_id] = turn_id
         self.forget_before(time.time() - KEEP_SECONDS)
         running = {journal.request.session_id for journal in map(self._journal, self._turns)}
         self.sandboxes.let_go(except_for=running)
@@ -197,6 +205,10 @@ class Runs:
         """What the session's sandbox says to the gateway, where it is in a cloud."""
         secret = self._rules.gateway_secret
         return [session_token(secret, str(session_id))] if secret else []
+
+    def running(self) -> list[RunBody]:
+        """Every run that has not ended."""
+        return [self.get(turn_id) for turn_id in self._turns]
 
     def get(self, turn_id: UUID) -> RunBody:
         """Raises: RunNotFound."""

@@ -35,6 +35,7 @@ from contracts.bodies import (
     ProviderBody,
     Released,
     RunBody,
+    RunList,
     RunRequest,
     SandboxBody,
     SandboxList,
@@ -193,6 +194,7 @@ class FaultInjector:
             Route("/healthz", self._health),
             Route("/capabilities", self._capabilities),
             Route("/runs", self._start, methods=["POST"]),
+            Route("/runs", self._running),
             Route("/runs/{turn_id:uuid}", self._run),
             Route("/runs/{turn_id:uuid}/events", self._events),
             Route("/runs/{turn_id:uuid}/cancel", self._cancel, methods=["POST"]),
@@ -244,6 +246,9 @@ class FaultInjector:
         if run is None:
             raise RunNotFound("There is no such run.")
         return run
+
+    async def _running(self, _: Request) -> Response:
+        return _json(RunList(runs=[run.body() for run in self.runs.values() if not run.ended]))
 
     async def _run(self, request: Request) -> Response:
         return _json(self._found(request).body())

@@ -15,7 +15,7 @@ from contracts import events
 from contracts.errors import RunNotFound
 from sidecar.runs.engine import KEEP_SECONDS
 from sidecar.runs.journal import Journal
-from tests.support.runs import ended, opened_runs, request_of
+from tests.support.runs import SlowGateway, ended, opened_runs, request_of
 
 
 def events_of(journal: Journal) -> list[dict[str, Any]]:
@@ -107,3 +107,34 @@ async def test_progress_without_its_run_is_removed(tmp_path: Path) -> None:
     (tmp_path / "runs" / f"{uuid4()}.progress").write_text("{}")
     async with opened_runs(tmp_path):
         assert list((tmp_path / "runs").iterdir()) == []
+
+
+async def test_of_several_runs_of_a_session_all_but_the_newest_are_cancelled(
+    tmp_path: Path,
+) -> None:
+    session_id, other = uuid4(), uuid4()
+    requests = [request_of(session_id, epoch) for epoch in (3, 1, 2)]
+    alone = request_of(other, 1)
+    for request in (*requests, alone):
+        Journal.create(tmp_path / "runs", request)
+    gateway = SlowGateway()
+    async with opened_runs(tmp_path, gateway) as runs:
+        cancelled = [runs._turns[each.turn_id].cancelled.is_set() for each in (*requests, alone)]
+        assert cancelled == [False, True, True, False]
+        assert len(runs.running()) == 4
+        gateway.let_go.set()
+        for request in (*requests, alone):
+            await ended(runs, request.turn_id)
+        assert runs.running() == []
+    ends = [events_of(Journal.load(tmp_path / "runs" / f"{r.turn_id}.ndjson")) for r in requests]
+    at = [told[-1]["at"] for told in ends]
+    assert at[1] < at[2] < at[0], "in the order in which they were granted"
+
+
+async def test_a_run_that_was_replaced_by_one_that_has_ended_is_cancelled(tmp_path: Path) -> None:
+    session_id = uuid4()
+    old, new = request_of(session_id, 1), request_of(session_id, 2)
+    Journal.create(tmp_path / "runs", old)
+    await Journal.create(tmp_path / "runs", new).append(events.TurnCompleted())
+    async with opened_runs(tmp_path, SlowGateway()) as runs:
+        assert runs._turns[old.turn_id].cancelled.is_set()
