@@ -33,7 +33,7 @@ START_SECONDS = 60
 CALL_SECONDS = 60
 SEND_SECONDS = 10
 DELETE_SECONDS = 2  # a delete of a live adapter may never answer, and has taken effect by then
-SSE_LAG_SECONDS = 5
+SSE_LAG_SECONDS = 5.0
 RECONNECT_TRIES = 5
 RECONNECT_SECONDS = 0.2
 # A turn takes as long as it takes; to be connected does not.
@@ -86,6 +86,7 @@ class AcpConnection:
         self._room = asyncio.Event()
         self._deaf = False
         self._dead: HarnessError | None = None
+        self._stream: aiohttp.ClientResponse | None = None
         self._tasks: Background
 
     @classmethod
@@ -147,6 +148,7 @@ class AcpConnection:
         ) as response:
             if not is_good(response):
                 raise aiohttp.ClientPayloadError(f"HTTP {response.status}")
+            self._stream = response
             async for event in sse.events(response):
                 self._take(event)
                 while self._dead is None and self._is_full():
@@ -247,13 +249,26 @@ class AcpConnection:
                 text = await text_of(answer)
         except (aiohttp.ClientError, TimeoutError):
             return  # SSE brings the answer, or the listener notices that all is lost
-        if is_good(answer):
-            message = parsed(text)
-            # SSE brings the same answer behind everything that was said before it.
-            await asyncio.wait({answered}, timeout=SSE_LAG_SECONDS)
-        else:
-            message = {"error": {"message": text[:1000]}}
-        self._answer(request_id, message)
+        if not is_good(answer):
+            self._answer(request_id, {"error": {"message": text[:1000]}})
+        elif not await self._comes_by_stream(answered):
+            self._die(StreamGap(f"the last events of {self._agent} were lost on the way"))
+
+    async def _comes_by_stream(self, answered: asyncio.Future[dict[str, Any]]) -> bool:
+        """Wait for an answer that the POST has brought already. It counts only behind everything
+        that was said before it: sandbox-agent drops messages that a slow listener is too late for,
+        and what was dropped last leaves no hole in the ids. A new connection tells: it brings what
+        is still there, and shows the hole otherwise."""
+        for fresh in (False, True):
+            if fresh and self._stream is not None:
+                self._stream.close()
+            heard = -1
+            while heard != self.last_event_id or self._is_full():
+                heard = self.last_event_id
+                await asyncio.wait({answered}, timeout=SSE_LAG_SECONDS)
+                if answered.done():
+                    return True
+        return False
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         await self._send({"jsonrpc": "2.0", "method": method, "params": dict(params)})

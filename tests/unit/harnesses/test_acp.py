@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from contracts.errors import HarnessExited, PromptFailed, StreamGap
+from sidecar.harnesses import acp as connections
 from sidecar.harnesses.acp import AcpConnection
 
 
@@ -25,6 +27,14 @@ class FaultyAgentServer:
         self.asked: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.seen_last_ids: list[str] = []
         self.hang_posts = False
+        self.kept: list[tuple[int, bytes]] = []
+
+    def drop(self, message: Any, *, forget: bool = False) -> None:
+        """Say what the open connection is too slow for; the next one gets it, if it is kept."""
+        self.number += 1
+        if not forget:
+            data = f"id: {self.number}\ndata: {json.dumps(message)}\n\n".encode()
+            self.kept.append((self.number, data))
 
     def say(self, message: Any, *, skip: int = 0) -> None:
         self.number += 1 + skip
@@ -41,8 +51,13 @@ class FaultyAgentServer:
         self.seen_last_ids.append(request.headers["last-event-id"])
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
-        while (data := await self.out.get()) is not None:
-            await response.write(data)
+        after = int(request.headers["last-event-id"])
+        for number, data in self.kept:
+            if number > after:
+                await response.write(data)
+        with contextlib.suppress(ConnectionError):
+            while (data := await self.out.get()) is not None:
+                await response.write(data)
         return response
 
 
@@ -140,3 +155,68 @@ async def test_a_line_of_megabytes_and_one_that_is_no_json_are_taken(
         _, broken = await acp.received()
     assert len(big["text"]) == 3_000_000
     assert broken == {"unparsed": "{broken"}
+
+
+@pytest.fixture
+def answering(server: FaultyAgentServer, monkeypatch: pytest.MonkeyPatch) -> FaultyAgentServer:
+    """A POST is answered at once, whatever the stream does."""
+    monkeypatch.setattr(connections, "SSE_LAG_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "RECONNECT_SECONDS", 0.01)
+    server.hang_posts = False
+    return server
+
+
+async def test_messages_that_were_dropped_before_the_answer_are_fetched(
+    acp: AcpConnection, answering: FaultyAgentServer
+) -> None:
+    async with asyncio.timeout(20), acp.listening():
+        prompt = asyncio.ensure_future(acp.prompt("hello", acp.next_id()))
+        asked = await answering.asked.get()
+        answering.say({"method": "session/update", "params": {"x": 1}})
+        answering.drop({"method": "session/update", "params": {"x": 2}})
+        answering.drop({"id": asked["id"], "result": {"stopReason": "end_turn"}})
+        assert await prompt == {"stopReason": "end_turn"}
+        assert [message["params"]["x"] for _, message in acp.drain()] == [1, 2]
+
+
+async def test_a_prompt_whose_last_messages_are_lost_is_not_answered(
+    acp: AcpConnection, answering: FaultyAgentServer
+) -> None:
+    async with asyncio.timeout(20), acp.listening():
+        prompt = asyncio.ensure_future(acp.prompt("hello", acp.next_id()))
+        asked = await answering.asked.get()
+        answering.say({"method": "session/update", "params": {"x": 1}})
+        for x in range(7):
+            answering.drop({"method": "session/update", "params": {"x": x}}, forget=True)
+        answering.drop({"id": asked["id"], "result": {"stopReason": "end_turn"}})
+        with pytest.raises(StreamGap, match="7 events"):
+            await prompt
+
+
+async def test_an_answer_that_never_comes_by_the_stream_is_a_gap(
+    acp: AcpConnection, answering: FaultyAgentServer
+) -> None:
+    async with asyncio.timeout(20), acp.listening():
+        prompt = asyncio.ensure_future(acp.prompt("hello", acp.next_id()))
+        await answering.asked.get()
+        with pytest.raises(StreamGap, match="last events"):
+            await prompt
+
+
+async def test_a_slow_reader_hears_everything_before_the_answer(
+    acp: AcpConnection, answering: FaultyAgentServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MOST_WAITING", 2)
+    async with asyncio.timeout(20), acp.listening():
+        prompt = asyncio.ensure_future(acp.prompt("hello", acp.next_id()))
+        asked = await answering.asked.get()
+        for x in range(6):
+            answering.say({"method": "session/update", "params": {"x": x}})
+        answering.say({"id": asked["id"], "result": {"stopReason": "end_turn"}})
+        heard = []
+        for _ in range(6):
+            await asyncio.sleep(0.15)
+            assert not prompt.done() or len(heard) >= 4
+            heard.append((await acp.received())[1]["params"]["x"])
+        assert await prompt == {"stopReason": "end_turn"}
+        assert heard == list(range(6))
