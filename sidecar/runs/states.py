@@ -1,5 +1,6 @@
-"""Native states in the state bucket: `<session>/state/<harness>/<turn>.tar.gz`, the newest named by
-`latest.json` beside them. Kept apart from the workspace: an agent must not rewrite its own past."""
+"""Native states in the state bucket: `<session>/state/<harness>/<turn>-<hash>.tar.gz`, the newest
+named by `latest.json` beside them. No object is ever overwritten, so that the pointer is right
+whenever a writer dies. Kept apart from the workspace: an agent must not rewrite its own past."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from sidecar.workspace.store import Store
 # The newest, and what to look at when it turns out to be torn.
 KEPT = 3
 TRIES = 5
+SUFFIX = ".tar.gz"
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,15 @@ class Native:
 
 @dataclass(frozen=True)
 class StoredState:
-    """What `latest.json` says."""
+    """What `latest.json` says. `epoch` is the turn's that stored it, `older` are the names of
+    objects."""
 
     native: Native
     turn_id: str
     sha256: str
     bytes: int
+    epoch: int
+    name: str
     older: tuple[str, ...] = ()
 
 
@@ -52,7 +57,7 @@ class States:
 
     async def fetch(self, session_id: UUID, harness: str, state: StoredState) -> bytes:
         """The tar. Raises: StateBroken, when it is not what was stored."""
-        found = await self._store.get(_key(session_id, harness, f"{state.turn_id}.tar.gz"))
+        found = await self._store.get(_key(session_id, harness, state.name))
         if found is None or hashlib.sha256(found[0]).hexdigest() != state.sha256:
             raise StateBroken(f"its state after turn {state.turn_id} is not what was stored")
         return await asyncio.to_thread(gzip.decompress, found[0])
@@ -64,23 +69,25 @@ class States:
         """
         packed = await asyncio.to_thread(gzip.compress, tar, 1, mtime=0)
         turn_id = str(request.turn_id)
-        state = StoredState(native, turn_id, hashlib.sha256(packed).hexdigest(), len(packed))
+        sha256 = hashlib.sha256(packed).hexdigest()
+        name = f"{turn_id}-{sha256[:16]}{SUFFIX}"
+        state = StoredState(native, turn_id, sha256, len(packed), request.epoch, name)
         place = request.session_id, request.harness
-        await self._store.put(_key(*place, f"{turn_id}.tar.gz"), packed)
+        await self._store.put(_key(*place, name), packed)
         pointer = _key(*place, "latest.json")
         for _ in range(TRIES):  # somebody else may be quicker between the read and the write
             found = await self._store.get(pointer)
             before = None if found is None else _decode(found[0])
-            if before is not None and before.native.epoch > native.epoch:
+            if before is not None and before.epoch > request.epoch:
                 raise StaleEpoch(f"a later turn has stored the state of {request.harness}")
-            older: tuple[str, ...] = ()
-            if before is not None:
-                older = tuple(t for t in (before.turn_id, *before.older) if t != turn_id)
-            state = replace(state, older=older[: KEPT - 1])
+            others = () if before is None else (before.name, *before.older)
+            # What this turn stored before is worth nothing beside what it stores now.
+            older = [other for other in others if not other.startswith(turn_id)]
+            state = replace(state, older=tuple(older[: KEPT - 1]))
             replaces = None if found is None else found[1]
             if await self._store.put(pointer, dumps(asdict(state)), replaces=replaces):
-                gone = [_key(*place, f"{turn}.tar.gz") for turn in older[KEPT - 1 :]]
-                await self._store.delete(gone)
+                gone = {*others} - {name, *state.older}
+                await self._store.delete([_key(*place, each) for each in sorted(gone)])
                 return state
         raise StoreUnavailable(f"the latest state of {request.harness} is being rewritten")
 
@@ -91,10 +98,16 @@ def _key(session_id: UUID, harness: str, name: str) -> str:
 
 def _decode(data: bytes) -> StoredState:
     found = json.loads(data)
+    native, turn_id = Native(**found["native"]), found["turn_id"]
     return StoredState(
-        native=Native(**found["native"]),
-        turn_id=found["turn_id"],
+        native=native,
+        turn_id=turn_id,
         sha256=found["sha256"],
         bytes=found["bytes"],
-        older=tuple(found["older"]),
+        # Earlier releases named an object by its turn alone.
+        epoch=found.get("epoch", native.epoch),
+        name=found.get("name", f"{turn_id}{SUFFIX}"),
+        older=tuple(
+            each if each.endswith(SUFFIX) else f"{each}{SUFFIX}" for each in found["older"]
+        ),
     )
