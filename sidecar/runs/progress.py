@@ -27,13 +27,15 @@ class Talk:
 class Progress:
     """`opening`: no prompt was sent. `prompting`: `talk` says how to hear the answer.
     `settling`: the answer is there, `end` is the event that it comes down to.
-    `unknown`: the record could not be read. `cancelled` holds until the turn has ended."""
+    `unknown`: the record could not be read. `cancelled` holds until the turn has ended.
+    `known_epoch` is the last turn that the harness knew of before the prompt."""
 
     phase: Literal["opening", "prompting", "settling", "unknown"] = "opening"
     sandbox_id: str = ""
     talk: Talk | None = None
     end: dict[str, Any] | None = None
     cancelled: bool = False
+    known_epoch: int = 0
 
 
 def load(journal: Journal) -> Progress:

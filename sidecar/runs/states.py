@@ -107,7 +107,5 @@ def _decode(data: bytes) -> StoredState:
         # Earlier releases named an object by its turn alone.
         epoch=found.get("epoch", native.epoch),
         name=found.get("name", f"{turn_id}{SUFFIX}"),
-        older=tuple(
-            each if each.endswith(SUFFIX) else f"{each}{SUFFIX}" for each in found["older"]
-        ),
+        older=tuple(f"{each.removesuffix(SUFFIX)}{SUFFIX}" for each in found["older"]),
     )

@@ -196,6 +196,7 @@ class Turn:
         self._sandboxes.live.put(self._live)
         conversation = self._conversation(sandbox)
         async with conversation.open(live, self._states) as brought, self._mounted(sandbox):
+            self._progress = replace(self._progress, known_epoch=brought.known_epoch)
             prompt = await self._brief(brought)
             self._prompting = True
             self._acp_session = conversation.session
@@ -340,10 +341,7 @@ class Turn:
         """Store the harness's own state, so that a new sandbox can load it."""
         if self._sandbox is None or self._live is None or self._acp_session is None:
             return
-        # A turn that was cut off must be told to the harness, whatever it has noted of it.
-        known = isinstance(end, events.TurnCompleted | events.TurnCancelled)
-        epoch = self._request.epoch if known else self._request.epoch - 1
-        native = Native(self._acp_session, epoch)
+        native = Native(self._acp_session, self._epoch_known_after(end))
         started = time.monotonic()
         paths = self._harness.state
         try:
@@ -362,6 +360,14 @@ class Turn:
                 took=time.monotonic() - started,
             )
         )
+
+    def _epoch_known_after(self, end: events.EventBase) -> int:
+        """The last turn that the harness need not be told of. One that was cut off counts as not
+        known, and so does everything that its prompt told of the turns of others: the harness may
+        not have kept it."""
+        if isinstance(end, events.TurnCompleted | events.TurnCancelled):
+            return self._request.epoch
+        return self._progress.known_epoch
 
     def _save(self, **changes: Any) -> None:
         self._progress = replace(self._progress, **changes)

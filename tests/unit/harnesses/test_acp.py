@@ -52,9 +52,9 @@ class FaultyAgentServer:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         after = int(request.headers["last-event-id"])
-        for number, data in self.kept:
+        for number, said in self.kept:
             if number > after:
-                await response.write(data)
+                await response.write(said)
         with contextlib.suppress(ConnectionError):
             while (data := await self.out.get()) is not None:
                 await response.write(data)
@@ -213,7 +213,7 @@ async def test_a_slow_reader_hears_everything_before_the_answer(
         for x in range(6):
             answering.say({"method": "session/update", "params": {"x": x}})
         answering.say({"id": asked["id"], "result": {"stopReason": "end_turn"}})
-        heard = []
+        heard: list[int] = []
         for _ in range(6):
             await asyncio.sleep(0.15)
             assert not prompt.done() or len(heard) >= 4
