@@ -18,9 +18,9 @@ from typing import Any
 import aiohttp
 
 from contracts.errors import (
-    HarnessError,
     HarnessExited,
     HarnessStartFailed,
+    HoldfastError,
     PromptFailed,
     StreamGap,
 )
@@ -85,7 +85,7 @@ class AcpConnection:
         """The size of all messages that were taken."""
         self._room = asyncio.Event()
         self._deaf = False
-        self._dead: HarnessError | None = None
+        self._dead: HoldfastError | None = None
         self._stream: aiohttp.ClientResponse | None = None
         self._tasks: Background
 
@@ -185,7 +185,7 @@ class AcpConnection:
         if future is not None and not future.done():
             future.set_result(message)
 
-    def _die(self, error: HarnessError) -> None:
+    def _die(self, error: HoldfastError) -> None:
         self._dead = error
         self._room.set()
         for future in self._waiting.values():
@@ -193,7 +193,7 @@ class AcpConnection:
                 future.set_exception(error)
         self._waiting.clear()
 
-    def lost(self, error: HarnessError) -> None:
+    def lost(self, error: HoldfastError) -> None:
         """Told from outside that the harness is dead, which the stream does not always say."""
         self._die(error)
 

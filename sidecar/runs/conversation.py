@@ -128,6 +128,10 @@ class Conversation:
             tokens=tokens_by_program(self._harness, self._left),
         )
 
+    def fail(self, error: HoldfastError) -> None:
+        """End the turn with this error: something that it needs does not work any more."""
+        self._acp.lost(error)
+
     @property
     def session(self) -> str:
         assert self._acp.session is not None

@@ -195,7 +195,10 @@ class Turn:
         self._live = live.with_adapter(self._harness.name, None)
         self._sandboxes.live.put(self._live)
         conversation = self._conversation(sandbox)
-        async with conversation.open(live, self._states) as brought, self._mounted(sandbox):
+        async with (
+            conversation.open(live, self._states) as brought,
+            self._watched(sandbox, conversation),
+        ):
             self._progress = replace(self._progress, known_epoch=brought.known_epoch)
             prompt = await self._brief(brought)
             self._prompting = True
@@ -208,7 +211,7 @@ class Turn:
         """Go on with a turn whose prompt an earlier sidecar has sent."""
         self._prompting = True
         conversation = self._conversation(sandbox)
-        async with conversation.rejoin(talk) as answer, self._mounted(sandbox):
+        async with conversation.rejoin(talk) as answer, self._watched(sandbox, conversation):
             certain = self._journal.last_source > talk.last_event_id
             stop_reason = await conversation.hear_out(answer, self.cancelled, certain=certain)
             self._keep(conversation)
@@ -220,15 +223,30 @@ class Turn:
         )
 
     @contextlib.asynccontextmanager
-    async def _mounted(self, sandbox: DurableSandbox) -> AsyncIterator[None]:
-        """The workspace is watched over for the time of the block."""
+    async def _watched(
+        self, sandbox: DurableSandbox, conversation: Conversation
+    ) -> AsyncIterator[None]:
+        """The workspace and the gateway's records are watched over for the time of the block. A
+        watcher that fails ends the turn at once: nobody would notice what it was there for."""
         assert self._live is not None
         live, sandboxes = self._live, self._sandboxes
+
+        async def run(what: str, work: Coroutine[Any, Any, None]) -> None:
+            try:
+                await work
+            except Exception as error:  # the boundary of a watcher: told, and by the turn
+                log.exception("turn %s: %s failed", self._request.turn_id, what)
+                if not isinstance(error, HoldfastError):
+                    error = HoldfastError(f"{what} failed: {type(error).__name__}: {error}")
+                conversation.fail(error)
+
+        watch = mount_watch.watch(sandboxes, live, sandbox, self._journal.append)
         async with background() as tasks:
-            tasks.start(mount_watch.watch(sandboxes, live, sandbox, self._journal.append))
-            tasks.start(mount_watch.keep_copying(sandboxes, live, sandbox))
-            tasks.start(mount_watch.keep_alive(live, sandbox))
-            tasks.start(self._recorded.follow())
+            tasks.start(run("watching the workspace", watch))
+            copying = mount_watch.keep_copying(sandboxes, live, sandbox)
+            tasks.start(run("copying the workspace", copying))
+            tasks.start(run("keeping the sandbox alive", mount_watch.keep_alive(live, sandbox)))
+            tasks.start(run("taking the gateway's records", self._recorded.follow()))
             yield
 
     async def _brief(self, brought: Brought) -> str:

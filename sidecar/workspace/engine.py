@@ -236,7 +236,7 @@ class DurableSandbox:
         """No process of the sandbox runs inside; they all go on afterwards, however it ends. A
         sandbox that is gone has none, which is as good.
 
-        Raises: NotDurable, when a process would not stop.
+        Raises: NotDurable, when a process would not stop; Unreachable, when they do not go on.
         """
         try:
             await self._sandbox.freeze()
@@ -250,7 +250,12 @@ class DurableSandbox:
         try:
             yield
         finally:
-            await finish(self._sandbox.thaw(), THAW_SECONDS)
+            try:
+                await finish(self._sandbox.thaw(), THAW_SECONDS)
+            except TimeoutError as error:
+                raise Unreachable(
+                    f"the sandbox was not thawed within {THAW_SECONDS} s", op="thaw"
+                ) from error
 
     def endpoint(self, port: int) -> Endpoint:
         return self._sandbox.endpoint(port)
