@@ -19,7 +19,7 @@ async def box_host(settings: Settings) -> AsyncIterator[Host]:
         async with boxhost.connect(settings.boxhost) as service:
             yield service
         return
-    yield OwnHost(
+    host = OwnHost(
         HostParts(
             data_dir=settings.data_dir,
             run_dir=settings.run_dir,
@@ -33,3 +33,5 @@ async def box_host(settings: Settings) -> AsyncIterator[Host]:
             bucket=settings.s3_bucket,
         )
     )
+    await host.clear_half_made()
+    yield host

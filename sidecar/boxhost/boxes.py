@@ -28,6 +28,7 @@ from sidecar.tasks import at_a_time
 log = logging.getLogger(__name__)
 
 HERE = Path(__file__).parent
+KEEPER = str(HERE / "keeper.py")
 HOME = "/home/agent"
 SESSION_DIR = "/session"
 WORKSPACE = f"{SESSION_DIR}/workspace"
@@ -90,7 +91,10 @@ class Box:
 
 
 class Boxes:
-    """Starts, finds and ends boxes. Two of them on one directory see the same boxes."""
+    """Starts, finds and ends boxes. Two of them on one directory see the same boxes.
+
+    A box's directory is made before its keeper, which has it as an argument: a keeper whose starter
+    died before the record was written is found by it."""
 
     def __init__(
         self,
@@ -133,10 +137,9 @@ class Boxes:
         """
         async with self._starting:
             known = self.get(spec.id)
-            if known is not None:
-                if known.alive():
-                    return known
-                await self.kill(spec.id)
+            if known is not None and known.alive():
+                return known
+            await self.kill(spec.id)
             return await self._start(spec)
 
     async def _start(self, spec: BoxSpec) -> Box:
@@ -152,10 +155,10 @@ class Boxes:
         if self._client_uid is not None:
             os.chown(self._sockets, self._client_uid, self._client_uid)
         self._write_etc()
-        agent_socket = self._sockets / f"{hashlib.sha256(spec.id.encode()).hexdigest()[:16]}.sock"
+        agent_socket = self._socket(spec.id)
         agent_socket.unlink(missing_ok=True)
         description = self._describe(spec, uid, home, agent_socket)
-        found = await self._start_keeper(description, place / "keeper.log")
+        found = await self._start_keeper(description, place)
         keeper, first = (processes.identify(pid) for pid in (found["keeper"], found["child_pid"]))
         if keeper is None or first is None:
             raise BoxFailed(f"the box {spec.id} died right after its start")
@@ -209,11 +212,12 @@ class Boxes:
             "client_uid": self._client_uid,
         }
 
-    async def _start_keeper(self, description: dict[str, Any], log_path: Path) -> dict[str, Any]:
+    async def _start_keeper(self, description: dict[str, Any], place: Path) -> dict[str, Any]:
+        log_path = place / "keeper.log"
         read_end, write_end = os.pipe()
         with log_path.open("ab") as log_file:
             keeper = processes.start_lasting(
-                [sys.executable, "-I", "-S", str(HERE / "keeper.py")],
+                [sys.executable, "-I", "-S", KEEPER, str(place)],
                 stdin=subprocess.PIPE,
                 stdout=write_end,
                 stderr=log_file.fileno(),
@@ -237,9 +241,15 @@ class Boxes:
         return {**found, "keeper": keeper.pid}
 
     async def stop_all(self) -> int:
-        """Kill every box; how many lived."""
-        killed = await at_a_time(STOP_AT_A_TIME, [self.kill(box.id) for box in self.all()])
-        return sum(killed)
+        """Kill every box, also those without a record; how many lived."""
+        ids = [path.name for path in self._root.glob("*")]
+        return sum(await at_a_time(STOP_AT_A_TIME, [self.kill(box_id) for box_id in ids]))
+
+    async def end_half_made(self) -> int:
+        """At start, while nobody makes a box: end those that have no record, because whoever made
+        them died or the record cannot be read. How many lived. Raises: BoxFailed."""
+        ids = [path.name for path in self._root.glob("*") if self.get(path.name) is None]
+        return sum([await self._kill_unrecorded(box_id) for box_id in ids])
 
     async def kill(self, box_id: str) -> bool:
         """End every process of the box at once and forget it; False if there was no living one.
@@ -248,7 +258,7 @@ class Boxes:
         """
         box = self.get(box_id)
         if box is None:
-            return False
+            return await self._kill_unrecorded(box_id)
         lived = box.alive()
         # The namespace's first process takes all others with it, also daemons that ignore TERM.
         for process in (box.first, box.keeper):
@@ -259,6 +269,27 @@ class Boxes:
         await freezer.remove(self._root / box_id)
         await asyncio.to_thread(self._remove, box)
         return lived
+
+    async def _kill_unrecorded(self, box_id: str) -> bool:
+        """Raises: BoxFailed."""
+        place = self._root / box_id
+        if place not in self._root.glob("*"):  # neither one that is gone nor a way out of here
+            return False
+        self.thaw(box_id)
+        keepers = await asyncio.to_thread(
+            processes.with_arguments, lambda argv: list(argv[-2:]) == [KEEPER, str(place)]
+        )
+        for keeper in keepers:
+            processes.kill(keeper)  # bubblewrap and all that is in the box die with it
+            if not await processes.wait_gone(keeper, KILL_SECONDS):
+                raise BoxFailed(f"keeper {keeper.pid} of box {box_id} survived SIGKILL")
+        await freezer.remove(place)
+        await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
+        self._socket(box_id).unlink(missing_ok=True)
+        return bool(keepers)
+
+    def _socket(self, box_id: str) -> Path:
+        return self._sockets / f"{hashlib.sha256(box_id.encode()).hexdigest()[:16]}.sock"
 
     async def _is_gone(self, box: Box, process: ProcessId) -> bool:
         """A frozen process dies when it is thawed, before it runs on; and a barrier that does not

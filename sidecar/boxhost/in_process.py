@@ -189,8 +189,20 @@ class OwnHost:
             stale = await self.served.end_stale()
             for box_id in dead:
                 await self.kept.kill(box_id)
+            await self.kept.end_half_made()
+            self.served.sweep()
             await self.kept.end_commands()
         except (BoxFailed, MountFailed, OSError) as error:
             log.warning("something is left that cannot be ended: %s", error)
         else:
             log.info("cleared %s dead boxes and %s stale mounts", len(dead), stale)
+
+    async def clear_half_made(self) -> None:
+        """At start of a sidecar that has its boxes itself: they outlive it, but for those that it
+        was about to make."""
+        try:
+            if count := await self.kept.end_half_made():
+                log.warning("ended %d boxes that have no record", count)
+            self.served.sweep()
+        except (BoxFailed, OSError) as error:
+            log.warning("a box without a record cannot be ended: %s", error)

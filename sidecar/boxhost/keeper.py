@@ -1,9 +1,9 @@
 """The keeper of one box: starts bubblewrap, carries the box's two ports, ends with it.
 
-Run as a script with the standard library only (`python -I -S keeper.py`), with the box's
-description as JSON on stdin. It is a process of its own so that a box outlives the service that
-asked for it; bubblewrap in turn dies with the keeper. It prints one JSON line when the box is up
-(or why it is not), and then keeps quiet.
+Run as a script with the standard library only (`python -I -S keeper.py DIRECTORY`), with the box's
+description as JSON on stdin; the box's directory is there to find the keeper by. It is a process of
+its own so that a box outlives the service that asked for it; bubblewrap in turn dies with the
+keeper. It prints one JSON line when the box is up (or why it is not), and then keeps quiet.
 
 The box has an empty network. The keeper joins it, from outside, and offers two ways:
 out, a TCP port in the box that leads to the gateway's socket; in, a unix socket on the host that

@@ -14,6 +14,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,10 +23,12 @@ from typing import Any
 from sidecar.boxhost import namespaces, processes
 from sidecar.boxhost.processes import ProcessId
 from sidecar.boxhost.uids import Uids
-from sidecar.record_files import read_record, write_record
+from sidecar.record_files import read_record, sweep_records, write_record
 from sidecar.tasks import at_a_time
 
 STOP_AT_A_TIME = 8
+# What a daemon said matters while somebody may still ask why a workspace was lost.
+KEEP_LOG_SECONDS = 7 * 24 * 3600
 # Longer and longer: where dozens are mounted at a time, looking must not be what takes the time.
 POLL_SECONDS, LONGEST_POLL_SECONDS = 0.01, 0.25
 
@@ -118,7 +121,7 @@ class Mounts:
         path = self.parent(session_id) / "workspace"
         self._clear_the_way(path)
         self._logs.mkdir(parents=True, exist_ok=True)
-        log = self._logs / f"mount-{session_id}.log"
+        log = self._log(session_id)
         with log.open("wb") as log_file:
             daemon = processes.start_lasting(
                 argv,
@@ -191,8 +194,18 @@ class Mounts:
         if parent.exists() and not _is_fuse(parent / "workspace"):
             parent.chmod(0o755)
             shutil.rmtree(parent)
+        self._log(session_id).unlink(missing_ok=True)
         self._uids.release(session_id)
         return was_mounted
+
+    def sweep(self) -> None:
+        """Remove records that were set aside long ago, and logs of daemons that ended long ago."""
+        sweep_records(self._root)
+        used = {mount.session_id for mount in self.all()}
+        for path in self._logs.glob("mount-*.log"):
+            old = time.time() - path.stat().st_mtime > KEEP_LOG_SECONDS
+            if old and path.stem.removeprefix("mount-") not in used:
+                path.unlink(missing_ok=True)
 
     async def stop_all(self, *, gently: bool = True) -> int:
         """Unmount everything, also what a crash left without a record; how many there were."""
@@ -251,6 +264,9 @@ class Mounts:
             process.kill()
             await process.wait()
             return False
+
+    def _log(self, session_id: str) -> Path:
+        return self._logs / f"mount-{session_id}.log"
 
     def _record(self, session_id: str) -> Path:
         return self._root / f"{session_id}.json"

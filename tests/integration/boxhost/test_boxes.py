@@ -137,3 +137,49 @@ async def test_the_gateway_is_reached_by_tcp_inside_and_nothing_else_is(
         assert said == "from-the-gateway"
         refused = await inside(boxes, box, f"bash -c 'cat </dev/tcp/127.0.0.1/{port}' 2>&1")
         assert "Connection refused" in refused
+
+
+@pytest.mark.parametrize("broken", [None, ""], ids=["no-record", "empty-record"])
+async def test_a_box_without_a_record_is_ended_by_whoever_starts_next(
+    boxes: Boxes, spec: BoxSpec, short_dir: Path, bwrap: Path, broken: str | None
+) -> None:
+    box = await boxes.start(spec)
+    record = boxes.home(box.id).parent / "box.json"
+    record.unlink()  # as if its starter had died before it wrote one
+    if broken is not None:
+        record.write_text(broken)
+    later = Boxes(short_dir / "data", short_dir / "run", bwrap)
+    assert await later.end_half_made() == 1
+    assert not processes.alive(box.keeper)
+    await until(lambda: not processes.alive(box.first), "the box dies with its keeper")
+    assert not record.parent.exists()
+    assert await later.end_half_made() == 0
+
+
+async def test_all_boxes_are_stopped_also_those_without_a_record(
+    boxes: Boxes, spec: BoxSpec
+) -> None:
+    box = await boxes.start(spec)
+    other = await boxes.start(dataclasses.replace(spec, id="box-2"))
+    (boxes.home(box.id).parent / "box.json").unlink()
+    assert await boxes.stop_all() == 2
+    assert not processes.alive(box.keeper)
+    assert not other.alive()
+
+
+async def test_a_box_is_made_anew_where_one_was_left_half_made(boxes: Boxes, spec: BoxSpec) -> None:
+    first = await boxes.start(spec)
+    (boxes.home(first.id).parent / "box.json").unlink()
+    again = await boxes.start(spec)
+    assert again.alive()
+    assert not processes.alive(first.keeper)
+
+
+async def test_the_end_of_a_box_that_is_not_there_removes_nothing(
+    boxes: Boxes, spec: BoxSpec, short_dir: Path
+) -> None:
+    (short_dir / "data" / "mounts").mkdir(parents=True)
+    await boxes.start(spec)
+    for name in ("no-such-box", "../mounts", ".."):
+        assert not await boxes.kill(name)
+    assert (short_dir / "data" / "mounts").exists()

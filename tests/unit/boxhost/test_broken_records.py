@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sidecar.boxhost.boxes import Boxes
 from sidecar.boxhost.in_process import HostParts, OwnHost
-from sidecar.boxhost.mounts import Mounts
+from sidecar.boxhost.mounts import KEEP_LOG_SECONDS, Mounts
 
 
 @pytest.fixture(params=["", "{", "[]", "{}", '{"v": 9}', "\0\0"])
@@ -84,3 +88,21 @@ async def test_a_box_host_starts_with_records_that_it_cannot_read(
     await host.clear_leftovers()
     assert await host.boxes.thaw_all() == 0
     assert await host.boxes.all_living() == []
+
+
+async def test_the_log_of_a_mount_goes_with_its_session_or_after_a_time(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "mounts").mkdir()
+    logs = {name: tmp_path / "logs" / f"mount-{name}.log" for name in ("a", "b", "c", "mounted")}
+    for path in logs.values():
+        path.touch()
+    record: dict[str, Any] = {"session_id": "mounted", "engine": "weed", "path": "/", "uid": None}
+    record["daemon"] = {"pid": 1, "started": 1}
+    (tmp_path / "mounts" / "mounted.json").write_text(json.dumps(record))
+    past = time.time() - KEEP_LOG_SECONDS - 60
+    os.utime(logs["b"], (past, past))
+    os.utime(logs["mounted"], (past, past))
+    mounts = Mounts(tmp_path)
+    await mounts.forget("a")
+    mounts.sweep()
+    assert {name for name, path in logs.items() if path.exists()} == {"c", "mounted"}
