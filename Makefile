@@ -154,6 +154,11 @@ matrix-emulated: setup install images ## Every harness on every provider, the cl
 chaos: setup install ## Kill everything at random, ROUNDS=200 times, and look for what was lost; SEED=, ENGINE=geesefs
 	@$(BIN)/python -m tests.chaos --rounds $(or $(ROUNDS),200) $(if $(SEED),--seed $(SEED)) --engine $(or $(ENGINE),weed)
 
+# Nightly: each of them takes a run of the tests that must notice it.
+.PHONY: mutants
+mutants: setup ## Put known faults into a copy of the tree; each must be caught. ARGS="egress" for some
+	@$(BIN)/python -m tests.mutants $(ARGS)
+
 .PHONY: bench
 bench: setup ## All benchmarks
 	@set -e; for script in $$(grep -l __main__ bench/*.py); do echo "== $$script"; $(BIN)/python $$script; done

@@ -23,7 +23,9 @@ NOT_EXECUTABLE, NOT_FOUND, NO_BOX = 126, 127, 125
 
 
 def join(pid: int) -> None:
-    kinds = ("mnt", "pid", "net", "ipc", "uts")
+    kinds = ["mnt", "pid", "net", "ipc", "uts"]
+    if os.stat(f"/proc/{pid}/ns/cgroup").st_ino != os.stat("/proc/self/ns/cgroup").st_ino:  # noqa: PTH116
+        kinds.append("cgroup")  # bubblewrap has only tried to make one
     fds = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in kinds]
     users = ns.owning_user_namespaces(pid)
     root = os.geteuid() == 0

@@ -120,11 +120,15 @@ async def _models(scope: Scope, receive: Receive, send: Send) -> None:
 
 @asynccontextmanager
 async def running(
-    allowed: Allowed = OPEN, rules: Rules | None = None, session_id: UUID | None = None
+    allowed: Allowed = OPEN,
+    rules: Rules | None = None,
+    session_id: UUID | None = None,
+    way: WayOut | None = None,
 ) -> AsyncIterator[Running]:
+    """With the `way` of another one, both are sessions of one gateway."""
     policy, names, dialled = Permitting(), Names(), Dialled()
     told: list[dict[str, Any]] = []
-    way = WayOut(rules or Rules(ports=ANY_PORT), policy, names, dialled)
+    way = way or WayOut(rules or Rules(ports=ANY_PORT), policy, names, dialled)
     proxy = Proxy("a-session", way, told.append, allowed)
     # not pytest's tmp_path: a unix socket's path has room for 107 bytes only
     with tempfile.TemporaryDirectory(prefix="eg-") as directory:

@@ -19,8 +19,9 @@ from contracts.bodies import Changes
 from contracts.errors import WorkspaceMounted
 from tests.integration.api.test_files import keys, put
 from tests.support.api.database import NewDatabase
-from tests.support.api.fault_injector import FaultInjector
+from tests.support.api.fault_injector import FaultInjector, planned
 from tests.support.api.serving import Api, assert_error, make_settings, serve_api, served
+from tests.support.names import TURN_COMPLETED
 from tests.support.services import SeaweedFS
 
 if TYPE_CHECKING:
@@ -302,6 +303,22 @@ async def test_changes_are_those_since_the_last_receipt(api: Api, s3: S3Client) 
     assert not told[1].cut
     answer = await api.http.get(f"/sessions/{sid}/turns/{uuid7()}/changes")
     assert_error(answer, 404, "turn_not_found")
+
+
+async def test_a_turn_without_a_receipt_is_no_base_of_changes(api: Api, s3: S3Client) -> None:
+    sid = (await api.new_session()).id
+    first = await api.ended(await api.start(sid))
+    with planned(api.injector, lambda run: run.say(TURN_COMPLETED)):
+        unproven = await api.ended(await api.start(sid))
+    assert unproven.receipt is None
+    last = await api.ended(await api.start(sid))
+    for turn, text in ((first, "old"), (unproven, "half"), (last, "new")):
+        key = f"{sid}/manifests/{turn.id}.json"
+        await s3.put_object(Bucket="state", Key=key, Body=manifest(sid, turn.id, file=text))
+    answer = await api.http.get(f"/sessions/{sid}/turns/{last.id}/changes")
+    changes = Changes.model_validate_json(answer.content)
+    assert changes.since == first.id
+    assert [(c.path, c.size_before) for c in changes.changed] == [("file", 3)]
 
 
 async def test_a_long_list_of_changes_is_cut(api: Api, s3: S3Client) -> None:

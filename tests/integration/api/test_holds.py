@@ -8,8 +8,10 @@ from datetime import timedelta
 import pytest
 from uuid_utils.compat import uuid7
 
+from api.backup import holder as holder_module
 from api.backup.errors import BackupRunning
 from api.backup.holder import Holder
+from api.db import holds
 from api.db.leases import Holder as LeaseHolder
 from api.db.pool import open_database
 from api.grants import begin_next
@@ -80,3 +82,24 @@ async def test_no_process_starts_a_turn_that_waits_in_a_held_session(
         assert await begin_next(database, sid, other) is None
         await holder.release(sid)
         assert (await api.ended(turn)).state == "completed"
+
+
+async def test_a_hold_is_renewed_for_as_long_as_a_copy_takes(
+    busy: tuple[Api, Stack], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holds, "LASTS", timedelta(seconds=1))
+    monkeypatch.setattr(holder_module, "RENEW_EVERY", 0.1)
+    api, stack = busy
+    sid = (await api.new_session()).id
+    async with Holder.open(stack.settings.database_url.get_secret_value()) as holder:
+        assert await holder.hold(sid) is not None
+        turn = await api.start(sid)
+        assert turn.state == "queued"
+        async with rows.connect(stack.settings) as conn:
+            first = await rows.read_hold(conn, sid)
+            async with asyncio.timeout(30):
+                while await rows.read_hold(conn, sid) <= first + timedelta(seconds=2):
+                    await asyncio.sleep(0.05)
+        assert await asyncio.wait_for(_looks(api), 20)
+        assert (await api.turn(turn)).state == "queued"
+    assert (await api.ended(turn)).state == "completed"

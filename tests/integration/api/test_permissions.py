@@ -255,3 +255,32 @@ async def test_what_nobody_answers_in_time_is_rejected_and_says_so(
         events = await api.events(turn.session.id)
         reasons = [e["reason"] for e in events if e["type"] == names.PERMISSION_ANSWERED]
         assert reasons == ["nobody answered within 0.3 s"] * 2
+
+
+async def test_an_answer_that_the_run_has_confirmed_is_not_delivered_by_the_next_api(
+    new_database: NewDatabase, store_service: SeaweedFS
+) -> None:
+    injector, url = FaultInjector(), await new_database()
+    async with served(injector.app()) as sidecar_url:
+        settings = make_settings(url, store_service, sidecar_url)
+        async with serve_api(settings, injector) as api:
+            turn = await asking(api, permissions="ask")
+            await turn.ask("p-1")
+            assert (await turn.answer("p-1", "yes")).status_code == 200
+            await turn.delivered()
+            async with asyncio.timeout(10):
+                while names.PERMISSION_ANSWERED not in {
+                    each["type"] for each in await api.events(turn.session.id)
+                }:
+                    await asyncio.sleep(0.01)
+        async with serve_api(settings, injector) as api:
+            turn.api = api
+            # what is asked and answered now is delivered after whatever was left over
+            await turn.ask("p-2")
+            assert (await turn.answer("p-2", "no")).status_code == 200
+            await until(lambda: "p-2" in {pid for pid, _ in turn.run.answers}, "it is delivered")
+            await turn.end()
+    assert [(pid, answer.option_id) for pid, answer in turn.run.answers] == [
+        ("p-1", "yes"),
+        ("p-2", "no"),
+    ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from uuid_utils.compat import uuid7
 
-from api.lines import Holding, Numbered
+from api.lines import HELD_LINES, Holding, Numbered
 from contracts.bodies import Session, Turn
 from contracts.events import Message, Receipt, ReceiptFailed, TurnCompleted
 from tests.support import names
@@ -143,6 +143,29 @@ async def test_a_receipt_is_seen_with_the_end_of_its_turn_or_not_at_all(
     assert ended.receipt is not None
     assert kinds[-3:] == ["receipt", names.STATE_CAPTURED, names.TURN_COMPLETED]
     assert kinds.count("receipt") == 1
+
+
+async def test_a_receipt_with_much_behind_it_is_stored_at_once_and_seen_with_the_end(
+    api: Api,
+) -> None:
+    """So many lines are not held back: they are in the transcript before the turn's end is."""
+    session = await api.new_session()
+    many = [("message", {"role": "assistant", "text": "x"})] * (HELD_LINES + 10)
+    turn, run = await api.start_run(
+        session.id, lambda run: run.journal.extend(numbered(("receipt", RECEIPT), *many))
+    )
+    async with asyncio.timeout(30):
+        while "receipt" not in {each["type"] for each in await api.events(session.id)}:
+            await asyncio.sleep(0.05)
+    path = f"/sessions/{session.id}"
+    assert (await api.turn(turn)).receipt is None
+    (listed,) = (await api.http.get(f"{path}/turns")).json()["turns"]
+    assert (listed["state"], listed["receipt"]) == ("running", None)
+    assert (await api.http.get(path)).json()["durable"] is not True
+    run.say(names.TURN_COMPLETED)
+    assert (await api.ended(turn)).receipt is not None
+    (listed,) = (await api.http.get(f"{path}/turns")).json()["turns"]
+    assert listed["receipt"]["files"] == 1
 
 
 async def test_a_run_that_ends_without_saying_how_keeps_its_receipt(api: Api) -> None:

@@ -95,6 +95,44 @@ async def test_root_runs_each_session_as_a_host_user_of_its_own(
     assert 0 not in uids
 
 
+def status_of(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to drop")
+async def test_nobody_between_the_keeper_and_the_box_has_or_regains_a_capability(
+    boxes: Boxes, spec: BoxSpec
+) -> None:
+    """bubblewrap's own process is outside of the box's user namespace: what it could get by
+    executing a program would be the host's."""
+    box = await boxes.start(spec)
+    found, pid = [], box.first.pid
+    while pid != box.keeper.pid:
+        found.append(status_of(pid))
+        pid = int(found[-1]["PPid"])
+    assert len(found) >= 2
+    for status in found:
+        sets = {status[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")}
+        assert sets == {"0" * 16}
+        assert status["NoNewPrivs"] == "1"
+
+
+async def test_every_namespace_and_the_session_are_the_boxs_own(
+    boxes: Boxes, spec: BoxSpec
+) -> None:
+    box = await boxes.start(spec)
+    for name in ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts"):
+        of_box, ours = (
+            Path(f"/proc/{who}/ns/{name}").readlink() for who in (box.first.pid, "self")
+        )
+        assert of_box != ours, name
+        inside_it = await inside(boxes, box, f"readlink /proc/self/ns/{name}")
+        assert inside_it == str(of_box), name
+    assert os.getsid(box.first.pid) not in (os.getsid(0), os.getsid(box.keeper.pid))
+    assert await inside(boxes, box, "hostname || cat /proc/sys/kernel/hostname") == "sandbox"
+
+
 async def test_inside_are_only_the_boxs_own_processes_and_network(
     boxes: Boxes, spec: BoxSpec
 ) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,7 +20,7 @@ from sidecar.boxhost.walker import Mark, Walker
 from sidecar.workspace.barrier import Barrier, BarrierLimits, Carrier
 from sidecar.workspace.boto_session import shared_session
 from sidecar.workspace.manifest import Entry, Manifests
-from sidecar.workspace.store import Store, StoreAddress
+from sidecar.workspace.store import Store, StoreAddress, StoredObject
 from tests.support.services import until
 
 if TYPE_CHECKING:
@@ -286,6 +286,62 @@ async def test_few_changes_among_many_files_are_found(both: Both, under_test: Ba
     assert (await under_test.prove("turn-1", 1)).files == 99
     await both.there("f9", b"evil")
     assert await refused(under_test) == {"f9": Code.CONTENT_DIFFERS}
+
+
+class Flushed(HostFiles):
+    """A mount that brings a file to the store when it is settled, and not before."""
+
+    settled = 0
+    flush: Callable[[], Awaitable[None]]
+
+    async def call(self, op: str, *, bound: float, **arguments: Any) -> dict[str, Any]:
+        answer = await super().call(op, bound=bound, **arguments)
+        if op == "settle":
+            self.settled += 1
+            await self.flush()
+        return answer
+
+
+@pytest.mark.parametrize("change", ["written", "deleted"])
+async def test_what_is_flushed_while_the_store_is_listed_needs_no_second_look(
+    both: Both, make_barrier: MakeBarrier, tmp_path: Path, address: StoreAddress, change: str
+) -> None:
+    """The listing beside the walk is older than what the walk flushes."""
+    listed = asyncio.Event()
+
+    class Listing(Store):
+        async def list(self, prefix: str) -> dict[str, StoredObject]:
+            found = await super().list(prefix)
+            listed.set()
+            return found
+
+    async def nothing() -> None: ...
+
+    async def flush() -> None:
+        await listed.wait()
+        if change == "written":
+            await both.there("f7", b"new2")
+        else:
+            await both.not_there("f7")
+
+    files = Flushed(tmp_path)
+    files.flush = nothing
+    async with Listing.open(address) as listing:
+        under_test = make_barrier(files=files, store=listing, tries=3)
+        for number in range(50):
+            both.here(f"f{number}", b"old1")
+            await both.there(f"f{number}", b"old1")
+        await under_test.prove("turn-1", 1)
+        if change == "written":
+            both.here("f7", b"new2")
+        else:
+            (both.directory / "f7").unlink()
+        looks = files.settled
+        listed.clear()
+        files.flush = flush
+        async with asyncio.timeout(60):
+            await under_test.prove("turn-2", 2)
+        assert files.settled == looks + 1
 
 
 async def test_a_thousand_files_are_named_and_the_others_counted(

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from contracts.errors import StaleEpoch
+from contracts.errors import StaleEpoch, StoreUnavailable
 from sidecar.workspace.manifest import Entry, Manifest, Manifests
 from sidecar.workspace.store import Store, StoreAddress
 from tests.integration.workspace.conftest import STATE_BUCKET
@@ -92,6 +92,34 @@ async def test_an_older_epoch_that_looked_before_the_newer_one_wrote_is_refused(
     latest = await manifests.latest(manifest.session_id)
     assert latest is not None
     assert latest.turn_id == "turn-2"
+
+
+async def test_an_older_epoch_does_not_overwrite_the_document_of_a_newer_one(
+    manifests: Manifests, manifest: Manifest, store: Store
+) -> None:
+    """The newer one has stored its document and not yet the pointer."""
+    state = store.in_bucket(STATE_BUCKET)
+    key = f"{manifest.session_id}/manifests/{manifest.turn_id}.json"
+    newer = replace(manifest, epoch=5)
+    await state.put(key, newer.document)
+    with pytest.raises(StaleEpoch):
+        await manifests.put(replace(manifest, epoch=4, entries=()))
+    found = await state.get(key)
+    assert found is not None
+    assert Manifest.parse(found[0]) == newer
+    assert await manifests.latest(manifest.session_id) is None
+
+
+@pytest.mark.parametrize("name", ["latest", "turn-1", "edited"])
+@pytest.mark.parametrize("document", [b"", b"[" * 100_000, b"{}", b'{"v": 9}', b"[1]"])
+async def test_what_cannot_be_read_is_an_error_of_the_store(
+    manifests: Manifests, manifest: Manifest, store: Store, name: str, document: bytes
+) -> None:
+    await manifests.put(manifest)
+    key = f"{manifest.session_id}/manifests/{name}.json"
+    await store.in_bucket(STATE_BUCKET).put(key, document)
+    with pytest.raises(StoreUnavailable):
+        await Manifests(store.in_bucket(STATE_BUCKET)).latest(manifest.session_id)
 
 
 async def test_two_writers_of_one_epoch_both_end(manifests: Manifests, manifest: Manifest) -> None:

@@ -176,6 +176,14 @@ async def hold_session(conn: Connection, session_id: UUID, lasts: timedelta) -> 
     )
 
 
+async def read_hold(conn: Connection, session_id: UUID) -> datetime:
+    """Until when the session is held."""
+    until: datetime = await conn.fetchval(
+        "SELECT expires_at FROM holds WHERE session_id = $1", session_id
+    )
+    return until
+
+
 async def expire_holds(conn: Connection) -> None:
     await conn.execute("UPDATE holds SET expires_at = '-infinity'")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from ipaddress import ip_address
+from typing import Any
 
 import pytest
 
-from sidecar.gateway.egress.addresses import PublicOnly
+from sidecar.gateway.egress.addresses import PublicOnly, SystemResolver
 
 ELSEWHERE = PublicOnly(is_own=lambda _: False)
 
@@ -112,3 +114,19 @@ def test_a_public_address_of_another_machine_is_permitted(address: str) -> None:
 def test_a_public_address_of_this_machine_is_refused() -> None:
     ours = ip_address("8.8.4.4")
     assert "this machine" in PublicOnly(is_own=lambda a: a == ours).refuses(ours, 443)
+
+
+async def test_a_name_is_looked_up_as_it_is_and_in_no_search_domain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`pypi.org` must not become `pypi.org.corp.example`, which the machine may know."""
+    asked: list[str] = []
+
+    def look(host: str, *_: object, **__: object) -> list[Any]:
+        asked.append(host)
+        return [(2, 1, 6, "", ("93.184.215.14", 0))] * 2
+
+    monkeypatch.setattr(socket, "getaddrinfo", look)
+    with SystemResolver.open() as resolve:
+        assert await resolve("pypi.org") == ["93.184.215.14"]
+    assert asked == ["pypi.org."]

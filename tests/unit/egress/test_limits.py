@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 
 import pytest
 
-from sidecar.gateway.egress.proxy import Allowed, Rules
+from sidecar.gateway.egress.proxy import Allowed, Resolver, Rules
 from sidecar.gateway.egress.tally import BYTES_SPENT, IDLE, REVOKED, STILL_OPEN
 from tests.support.egress import ANY_PORT, code, echo, last, listener, rest, running, status
 from tests.support.gateway import until
@@ -161,3 +162,71 @@ def test_why_a_connection_was_ended_is_said_in_words() -> None:
 async def test_a_refusal_says_why_in_words(request_head: bytes, words: bytes) -> None:
     async with running(rules=Rules(head_seconds=0.05)) as there:
         assert words in await there.ask(request_head)
+
+
+async def test_no_more_connections_of_all_sessions_together_than_the_rules_say() -> None:
+    rules = Rules(tunnels=2, total=3, ports=ANY_PORT)
+    async with running(rules=rules) as one, listener(echo) as port:
+        one.permit("echo.example", port)
+        async with running(way=one.way) as other:
+            kept = [await one.connect(f"echo.example:{port}") for _ in range(2)]
+            kept.append(await other.connect(f"echo.example:{port}"))
+            line, _, writer = await other.connect(f"echo.example:{port}")
+            assert b" 429 " in line
+            writer.close()
+            kept[0][2].close()
+            await until(lambda: one.way.open == 2)
+            line, _, writer = await other.connect(f"echo.example:{port}")
+            assert b" 200 " in line
+            for each in (writer, kept[1][2], kept[2][2]):
+                each.close()
+
+
+class SlowNames:
+    """Names that are looked up until they are let go."""
+
+    def __init__(self, names: Resolver) -> None:
+        self.asked, self.go_on = asyncio.Event(), asyncio.Event()
+        self._names = names
+
+    async def __call__(self, name: str) -> Sequence[str]:
+        self.asked.set()
+        await self.go_on.wait()
+        return await self._names(name)
+
+
+async def test_what_was_spent_during_a_look_up_counts_for_what_is_looked_up() -> None:
+    async with running(rules=Rules(bytes=100_000, ports=ANY_PORT)) as there, listener(echo) as port:
+        there.permit("echo.example", port)
+        _, reader, writer = await there.connect(f"echo.example:{port}")
+        slow = there.way.resolve = SlowNames(there.way.resolve)
+        late = asyncio.ensure_future(
+            there.ask(f"CONNECT echo.example:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        )
+        async with asyncio.timeout(20):
+            await slow.asked.wait()
+            writer.write(b"x" * 500_000)
+            await rest(reader)
+            slow.go_on.set()
+            answer = await late
+        writer.close()
+        assert (status(answer), code(answer)) == (403, "egress_bytes")
+        assert len(there.dialled.addresses) == 1
+
+
+@pytest.mark.parametrize("allowed", [Allowed("off"), Allowed("allow", ("elsewhere.example",))])
+async def test_a_turn_that_begins_during_a_look_up_decides_over_what_is_looked_up(
+    allowed: Allowed,
+) -> None:
+    async with running() as there, listener(echo) as port:
+        there.permit("echo.example", port)
+        slow = there.way.resolve = SlowNames(there.way.resolve)
+        late = asyncio.ensure_future(
+            there.ask(f"CONNECT echo.example:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        )
+        async with asyncio.timeout(20):
+            await slow.asked.wait()
+            there.proxy.begin_turn(allowed)
+            slow.go_on.set()
+            assert b" 200 " not in await late
+        assert there.dialled.addresses == []

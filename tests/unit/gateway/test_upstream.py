@@ -191,3 +191,21 @@ async def test_a_stream_that_breaks_off_does_not_look_complete() -> None:
         with pytest.raises(httpx.TransportError):
             await client.post(MESSAGES, json={})
         await until(lambda: "status=502" in running.log)
+
+
+async def test_no_header_of_the_answer_carries_the_real_key() -> None:
+    """Some proxies in front of a model API send back what they were sent."""
+    async with vendor() as stand_in:
+        stand_in.first_byte.set()
+        stand_in.go_on.set()
+        stand_in.headers += [
+            (b"x-echoed-key", REAL_KEY.encode()),
+            (b"x-echoed-header", f"Bearer {REAL_KEY}; other".encode()),
+            (b"request-id", b"req_1"),
+        ]
+        async with session(**anthropic(stand_in)) as (running, client):
+            answer = await client.post(MESSAGES, json={"model": "claude-x"})
+        assert answer.status_code == 200
+        assert answer.headers["request-id"] == "req_1"
+        assert REAL_KEY not in str(answer.headers.multi_items())
+        assert REAL_KEY not in running.log
