@@ -125,9 +125,9 @@ async def test_killed_and_gone_on_with_by_another_harness(
 async def test_a_permission_is_answered_after_a_reload_and_from_another_tab(
     open_page: OpenPage, make_session: MakeSession
 ) -> None:
-    session = await make_session(harness="claude", permissions="ask")
+    session = await make_session(harness="codex", permissions="ask")
     page = await open_page(session)
-    await send(page, "run: echo one > one.txt")
+    await send(page, "ask to run: echo one > one.txt")
     asked = find(page, Hook.PERMISSION)
     await expect(asked).to_contain_text("one.txt")
     await expect(find(page, Hook.LIVENESS, state="waiting")).to_contain_text("Waiting for you")

@@ -9,7 +9,7 @@ from playwright.async_api import expect
 
 from client import Holdfast
 from contracts.bodies import Budget
-from tests.ui.conftest import OpenPage
+from tests.ui.conftest import AGENT, OpenPage
 from tests.ui.hooks import Hook, find
 from tests.ui.steps import messages, receipts, send
 
@@ -22,7 +22,8 @@ async def test_a_budget_is_given_in_the_form_runs_out_and_is_raised(
     page = await open_page()
     await page.keyboard.press("n")
     dialog = page.get_by_role("dialog", name="New session")
-    await dialog.get_by_role("radio", name=re.compile("^pi")).check()
+    await dialog.get_by_role("radio", name=re.compile(f"^{AGENT['harness']}")).check()
+    await dialog.get_by_label("Model").fill(AGENT["model"])
     await dialog.get_by_label("Budget in tokens").fill("1")
     await dialog.get_by_role("button", name="Create").click()
     await expect(page).to_have_url(re.compile(r"#/s/[0-9a-f-]{36}$"))

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from stack.clouds import Cloud
 from tests.support.paths import ROOT
 from tests.support.stack.emulated import (
     ENDS_WITHIN,
+    Emulated,
     clean_environment,
     command,
     emulated,
@@ -52,25 +54,27 @@ def test_it_says_which_settings_make_the_stack_use_it(
         assert not emulators_at(cloud.told["url"])
 
 
-def test_the_key_that_it_says_is_the_one_that_is_accepted(
-    sandbox_image: str, tmp_path: Path
-) -> None:
-    with emulated("e2b", "--image", sandbox_image, env=clean_environment(tmp_path)) as cloud:
-        url = f"{cloud.settings['E2B_API_URL']}/v2/sandboxes"
-        key = {"X-API-Key": cloud.settings["E2B_API_KEY"]}
-        assert httpx.get(url, headers=key, trust_env=False).status_code == 200
-        assert httpx.get(url, headers={"X-API-Key": "x"}, trust_env=False).status_code == 401
+PORTS = {"HOLDFAST_GATEWAY_PORT": "18790", "HOLDFAST_STORE_PORT": "18791"}
 
 
-def test_ports_that_the_stack_has_already_are_the_ones_that_sandboxes_reach(
-    sandbox_image: str, tmp_path: Path
-) -> None:
-    given = {"HOLDFAST_GATEWAY_PORT": "18790", "HOLDFAST_STORE_PORT": "18791"}
-    env = clean_environment(tmp_path, **given)
+@pytest.fixture(scope="module")
+def e2b(sandbox_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulated]:
+    """For a stack that has ports already."""
+    env = clean_environment(tmp_path_factory.mktemp("stack"), **PORTS)
     with emulated("e2b", "--image", sandbox_image, "--reach", "18792", env=env) as cloud:
-        assert given.items() <= cloud.settings.items()
-        reached = processes_naming("\0".join(("--reach", "18790", "18791", "18792")))
-        assert reached
+        yield cloud
+
+
+def test_the_key_that_it_says_is_the_one_that_is_accepted(e2b: Emulated) -> None:
+    url = f"{e2b.settings['E2B_API_URL']}/v2/sandboxes"
+    key = {"X-API-Key": e2b.settings["E2B_API_KEY"]}
+    assert httpx.get(url, headers=key, trust_env=False).status_code == 200
+    assert httpx.get(url, headers={"X-API-Key": "x"}, trust_env=False).status_code == 401
+
+
+def test_ports_that_the_stack_has_already_are_the_ones_that_sandboxes_reach(e2b: Emulated) -> None:
+    assert PORTS.items() <= e2b.settings.items()
+    assert processes_naming("\0".join(("--reach", *PORTS.values(), "18792")))
 
 
 def test_it_ends_when_its_command_is_killed(sandbox_image: str, tmp_path: Path) -> None:
