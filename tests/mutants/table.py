@@ -37,8 +37,8 @@ MUTANTS = (
     Mutant(
         "fill follows a link at the last step",
         "sidecar/boxhost/walker.py",
-        "flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW",
-        "flags = os.O_WRONLY | os.O_CREAT",
+        "flags = os.O_WRONLY | os.O_NOFOLLOW",
+        "flags = os.O_WRONLY",
         (WALKER,),
     ),
     Mutant(
@@ -58,15 +58,15 @@ MUTANTS = (
     Mutant(
         "a superseded turn is not told to stop",
         "sidecar/runs/engine.py",
-        "                self._turns[turn_id].cancelled.set()\n",
+        "                self._turns[turn_id].cancel()\n",
         "                pass\n",
         ("tests/unit/runs/test_starting.py",),
     ),
     Mutant(
         "a turn that was cut off counts as known to its harness",
         "sidecar/runs/turn.py",
-        "known = isinstance(end, events.TurnCompleted | events.TurnCancelled)",
-        "known = True",
+        "        return self._progress.known_epoch\n",
+        "        return self._request.epoch\n",
         (SETTLING,),
     ),
     Mutant(

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from sidecar.gateway.egress.proxy import Allowed, Resolver, Rules
+from sidecar.gateway.egress.addresses import Resolver
+from sidecar.gateway.egress.proxy import Allowed, Rules
 from sidecar.gateway.egress.tally import BYTES_SPENT, IDLE, REVOKED, STILL_OPEN
 from tests.support.egress import ANY_PORT, code, echo, last, listener, rest, running, status
 from tests.support.gateway import until

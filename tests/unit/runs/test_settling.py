@@ -102,7 +102,7 @@ class KeptStates:
 
     async def put(self, request: RunRequest, native: Native, tar: bytes) -> StoredState:
         self.put_as.append(native)
-        return StoredState(native, str(request.turn_id), "0" * 64, len(tar))
+        return StoredState(native, str(request.turn_id), "0" * 64, len(tar), request.epoch, "state")
 
 
 async def adopt(journal: Journal, boxes: OneBox, states: KeptStates) -> list[str]:
@@ -147,8 +147,8 @@ async def test_a_crash_before_the_receipt_is_settled_once_more(journal: Journal)
     [
         (events.TurnCompleted(), 7),
         (events.TurnCancelled(reason="asked"), 7),
-        (INTERRUPTED, 6),
-        (FAILED, 6),
+        (INTERRUPTED, 4),
+        (FAILED, 4),
     ],
     ids=lambda each: getattr(each, "type", str(each)),
 )
@@ -156,7 +156,8 @@ async def test_a_turn_that_was_cut_off_is_told_to_whoever_comes_next(
     journal: Journal, end: events.EventBase, knows: int
 ) -> None:
     """What the harness is stored as knowing is what its next briefing leaves out."""
-    progress.save(journal, Progress("settling", "box", TALK, events.to_dict(end)))
+    settling = Progress("settling", "box", TALK, events.to_dict(end), known_epoch=4)
+    progress.save(journal, settling)
     states = KeptStates()
     await adopt(journal, OneBox(lives=True), states)
     assert states.put_as == [Native("acp-1", knows)]
