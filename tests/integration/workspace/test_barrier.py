@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
@@ -16,7 +17,7 @@ import pytest
 from contracts.errors import NotDurable
 from contracts.events import UnprovenCode as Code
 from sidecar.boxhost.host_files import HostFiles
-from sidecar.boxhost.walker import Mark, Walker
+from sidecar.boxhost.walker import YOUNG_NS, Mark, Walker
 from sidecar.workspace.barrier import Barrier, BarrierLimits, Carrier
 from sidecar.workspace.boto_session import shared_session
 from sidecar.workspace.manifest import Entry, Manifests
@@ -331,6 +332,8 @@ async def test_what_is_flushed_while_the_store_is_listed_needs_no_second_look(
         for number in range(50):
             both.here(f"f{number}", b"old1")
             await both.there(f"f{number}", b"old1")
+        newest = (both.directory / "f49").stat().st_ctime_ns
+        await until(lambda: time.time_ns() > newest + YOUNG_NS, "the files are old")
         await under_test.prove("turn-1", 1)
         if change == "written":
             both.here("f7", b"new2")
