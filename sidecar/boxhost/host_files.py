@@ -81,6 +81,8 @@ class HostFiles:
         stdin.write(json.dumps(request).encode() + b"\n")
         await stdin.drain()
         size = int(await stdout.readline())
+        if not 0 <= size <= answers.MOST_BYTES:
+            raise ValueError(f"an answer of {size} bytes")
         return await stdout.readexactly(size)
 
     async def close(self) -> None:
