@@ -99,6 +99,11 @@ test-changed: setup install chromium ## The tests that a change since BASE (HEAD
 test-ui: setup install chromium ## The page in a real Chromium; PYTEST_ARGS adds to pytest's arguments
 	$(BIN)/pytest tests/ui $(PYTEST_ARGS)
 
+.PHONY: freezes
+freezes: setup ## Freeze chains of forks on every provider; FREEZES=100 times each
+	HOLDFAST_FREEZES=$(or $(FREEZES),100) $(BIN)/pytest tests/integration/conformance/test_fork_chains.py \
+		--numprocesses 0 --timeout 3600 --log-cli-level INFO $(PYTEST_ARGS)
+
 # All of them are part of `make test` too, with fewer examples for schemathesis.
 SECURITY_TESTS = $(wildcard tests/e2e/security tests/*/hostile tests/*/egress tests/unit/sidecar/test_between_services.py \
 	tests/integration/api/test_auth.py tests/integration/api/test_login.py tests/integration/api/test_origins.py \
@@ -151,8 +156,9 @@ matrix-emulated: setup install images ## Every harness on every provider, the cl
 	@scripts/matrix-emulated $(or $(ARGS),--workspace checkpoint --cross --require local,docker,e2b,modal,daytona)
 
 .PHONY: chaos
-chaos: setup install ## Kill everything at random, ROUNDS=200 times, and look for what was lost; SEED=, ENGINE=geesefs
+chaos: setup install ## Kill everything at random, ROUNDS=200 times, and look for what was lost; then try EXAMPLES=100 of each model; SEED=, ENGINE=checkpoint|geesefs
 	@$(BIN)/python -m tests.chaos --rounds $(or $(ROUNDS),200) $(if $(SEED),--seed $(SEED)) --engine $(or $(ENGINE),weed)
+	HYPOTHESIS_PROFILE=long HYPOTHESIS_EXAMPLES=$(or $(EXAMPLES),100) $(BIN)/pytest tests/integration/models -n0 $(PYTEST_ARGS)
 
 # Nightly: each of them takes a run of the tests that must notice it.
 .PHONY: mutants

@@ -26,9 +26,9 @@ import resource
 import signal
 from pathlib import Path
 
-import living
 import ports
 from asked import Request
+from freezing import Holder
 from over_http import Door
 from work import Work
 
@@ -68,15 +68,15 @@ class Control:
             writer.close()
 
     async def _answer(self, request: Request, body: bytes, writer: asyncio.StreamWriter) -> None:
-        stopped: list[int] = []
-        head, data = await self._work.answer(request, body, stopped)
+        holder = Holder()
         try:
+            head, data = await self._work.answer(request, body, holder)
             writer.write(json.dumps({**head, "size": len(data)}).encode() + b"\n" + data)
             await writer.drain()
             if request["op"] == "freeze" and "error" not in head:
                 await asyncio.Event().wait()  # until the connection closes
         finally:
-            living.thaw(stopped)
+            self._work.freezer.thaw(holder)
 
 
 async def main(port: int, token_file: Path | None) -> None:
@@ -102,7 +102,7 @@ async def main(port: int, token_file: Path | None) -> None:
         # On every address: a provider's proxy comes from outside the box. And first of all: where a
         # boxd is at work already, this one ends, and leaves alone what the other has started.
         listener = ports.listening_on("0.0.0.0", port)  # noqa: S104
-        await living.kill_strays()
+        await work.children.reader.kill_strays()
         await Door(work, token).open(listener)
     else:
         await ports.carry_both(RUN / "gateway" / "sock", RUN / "box" / "agent.sock")

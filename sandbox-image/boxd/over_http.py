@@ -16,6 +16,7 @@ import socket
 from collections.abc import Mapping
 
 import ports
+from freezing import Holder
 from work import Work
 
 LONGEST_HEAD = 64 * 1024
@@ -90,7 +91,7 @@ class Door:
             b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n"
             b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
         )
-        work = asyncio.ensure_future(self._work.answer(request, data, []))
+        work = asyncio.ensure_future(self._work.answer(request, data, Holder()))
         left = asyncio.ensure_future(reader.read(1))
         try:
             while not work.done() and not left.done():

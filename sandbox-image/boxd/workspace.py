@@ -14,11 +14,12 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 import living
 from asked import Answer, Refused, Request
-from commands import Children
+from commands import Children, Process
+from threads import Threads
 
 PLACE = Path(living.WORKSPACE)
 HERE = Path(__file__).parent
@@ -33,8 +34,9 @@ PYTHON = ("python3", "-I", "-S")
 
 
 class Workspace:
-    def __init__(self, children: Children) -> None:
+    def __init__(self, children: Children, threads: Threads) -> None:
         self._children = children
+        self._threads = threads
         self._walker: Helper | None = None
         self._walking = asyncio.Lock()
         self._daemon: tuple[int, str] | None = None  # pid and token
@@ -54,7 +56,7 @@ class Workspace:
         """One call of walker.py, in a process that remembers what it saw."""
         async with self._walking:
             if self._walker is None or self._walker.ended:
-                self._walker = await Helper.start(self._children, "walker.py")
+                self._walker = await Helper.start(self._children, self._threads, "walker.py")
             try:
                 async with asyncio.timeout(bound):
                     return await self._walker.ask(line)
@@ -74,7 +76,7 @@ class Workspace:
             self._walker = None
 
     async def _once(self, script: str, bound: float, line: bytes) -> bytes:
-        helper = await Helper.start(self._children, script)
+        helper = await Helper.start(self._children, self._threads, script)
         try:
             async with asyncio.timeout(bound):
                 return await helper.communicate(line)
@@ -86,14 +88,18 @@ class Workspace:
     async def _mount(self, argv: list[str], env: dict[str, str]) -> None:
         """Start the daemon and wait until its mount is in place."""
         await self._unmount(gently=False)
-        pid = await asyncio.to_thread(_start_daemon, argv, env)
-        living.EXEMPT.add(pid)
+        pid = await self._threads.run(
+            lambda: _start_daemon(argv, env),
+            MOUNT_SECONDS,
+            lambda late: os.kill(late, signal.SIGKILL),
+        )
+        _exempt(pid)
         self._daemon = (pid, living.token_of(pid))
         deadline = time.monotonic() + MOUNT_SECONDS
         while not self._is_mounted():
             if not self._alive() or time.monotonic() > deadline:
                 await self._unmount(gently=False)
-                raise Refused(f"the workspace cannot be mounted: {await asyncio.to_thread(_said)}")
+                raise Refused(f"the workspace cannot be mounted: {await self._threads.run(_said)}")
             await asyncio.sleep(POLL_SECONDS)
 
     async def _unmount(self, *, gently: bool) -> None:
@@ -143,6 +149,13 @@ def _start_daemon(argv: list[str], env: dict[str, str]) -> int:
     return process.pid
 
 
+def _exempt(pid: int) -> None:
+    """From freezes; one that was under way may have stopped it already."""
+    living.EXEMPT.add(pid)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+
+
 def _said() -> str:
     return LOG.read_text(errors="replace").strip()[-800:]
 
@@ -152,53 +165,61 @@ class Helper:
 
     def __init__(
         self,
-        process: Any,
+        process: Process,
         end: asyncio.Future[int],
+        threads: Threads,
         reader: asyncio.StreamReader,
         transport: asyncio.BaseTransport,
     ) -> None:
         self._process = process
         self._end = end
+        self._threads = threads
         self._reader = reader
         self._transport = transport
 
     @classmethod
-    async def start(cls, children: Children, script: str) -> Helper:
+    async def start(cls, children: Children, threads: Threads, script: str) -> Helper:
         argv = [*PYTHON, str(HERE / script), str(PLACE)]
-        process, end = children.start(
+        process, end = await children.start(
             {"argv": argv, "cwd": "/", "env": {}}, subprocess.PIPE, {}, stderr=subprocess.DEVNULL
         )
-        living.EXEMPT.add(process.pid)
+        _exempt(process.pid)
         end.add_done_callback(lambda _: living.EXEMPT.discard(process.pid))
         reader = asyncio.StreamReader(limit=1 << 20)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), process.stdout
         )
-        return cls(process, end, reader, transport)
+        return cls(process, end, threads, reader, transport)
 
     @property
     def ended(self) -> bool:
         return self._end.done()
 
     async def ask(self, line: bytes) -> bytes:
-        await asyncio.to_thread(self._send, json.dumps(json.loads(line)).encode() + b"\n")
+        question = json.dumps(json.loads(line)).encode() + b"\n"
+        await self._threads.run(lambda: self._send(question))
         size = int(await self._reader.readline())
         return await self._reader.readexactly(size)
 
     async def communicate(self, data: bytes) -> bytes:
-        await asyncio.to_thread(self._send, data)
-        self._process.stdin.close()
+        await self._threads.run(lambda: self._send(data))
+        self._stdin.close()
         return await self._reader.read()
 
+    @property
+    def _stdin(self) -> IO[bytes]:
+        assert self._process.stdin is not None
+        return self._process.stdin
+
     def _send(self, data: bytes) -> None:
-        self._process.stdin.write(data)
-        self._process.stdin.flush()
+        self._stdin.write(data)
+        self._stdin.flush()
 
     def kill(self) -> None:
         if not self._end.done():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(OSError, ValueError):
-            self._process.stdin.close()
+            self._stdin.close()
         # By the transport, which knows that the loop waits for it: the next pipe gets its number.
         self._transport.close()

@@ -5,6 +5,11 @@ otherwise by SIGSTOP. Processes are put into the cgroup when they are frozen, be
 box is born outside of it. The box's first two processes are left alone: one reaps, the other
 sleeps, and a command that is run in a frozen box needs them.
 
+A list of processes says little where they fork: by the time it is read, another one runs. So a
+freeze counts only when it is proven: two looks in a row find the same processes, all of them
+frozen, and from before the first until after the second no pid was given out. Two looks, because a
+fork has taken its pid before its child can be seen.
+
 What it takes to thaw is on disk before anything is frozen: a successor thaws what a crash left.
 """
 
@@ -15,12 +20,14 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import itertools
 import json
 import logging
 import os
 import signal
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,6 +43,10 @@ log = logging.getLogger(__name__)
 FREEZE_SECONDS = 60
 POLL_SECONDS = 0.005
 REMOVE_SECONDS = 1
+PROBE_SECONDS = 10
+# After that many rounds that freeze one process after the other, one that takes all at once.
+ROUNDS_IN_ORDER = 4
+LAST_PID = str(Path(__file__).with_name("last_pid.py"))
 RECORD = "freezer.json"
 FIRST_TWO = 2
 _NS_GET_PARENT = 0xB702
@@ -54,8 +65,9 @@ class Way(Protocol):
         """What a successor needs to thaw."""
         ...
 
-    def add(self, found: list[ProcessId]) -> bool:
-        """Freeze these; whether any was not on its way to be frozen already."""
+    def add(self, found: list[ProcessId], *, at_once: bool) -> bool:
+        """Freeze these; whether any was not on its way to be frozen already. `at_once`: those that
+        they fork meanwhile, too, if it takes more to do so."""
         ...
 
     def frozen(self, found: list[ProcessId]) -> bool: ...
@@ -75,13 +87,16 @@ class Cgroup:
     def record(self) -> dict[str, Any]:
         return {"path": str(self.path), "switch": self.switch, "on": self.on, "off": self.off}
 
-    def add(self, found: list[ProcessId]) -> bool:
+    def add(self, found: list[ProcessId], *, at_once: bool) -> bool:
         self.path.mkdir(exist_ok=True)
         # First the switch: what joins a frozen cgroup is frozen, with no moment to fork in.
         (self.path / self.switch).write_text(self.on)
         inside = {int(pid) for pid in (self.path / "cgroup.procs").read_text().split()}
         new = [process for process in found if process.pid not in inside]
         for process in new:
+            # Each move holds up every fork of the host; who is about to end is waited for instead.
+            if processes.is_exiting(process.pid):
+                continue
             with contextlib.suppress(ProcessLookupError):
                 (self.path / "cgroup.procs").write_text(str(process.pid))
         return bool(new)
@@ -104,22 +119,42 @@ class Signals:
 
     place: Path
     stopped: list[ProcessId] = field(default_factory=list)
+    stopped_by_others: set[ProcessId] = field(default_factory=set)
+    stopped_groups: bool = False
 
     def record(self) -> dict[str, Any]:
         return {"stopped": [[process.pid, process.started] for process in self.stopped]}
 
-    def add(self, found: list[ProcessId]) -> bool:
+    def add(self, found: list[ProcessId], *, at_once: bool) -> bool:
         running = {process.pid: process for process in found if not _stopped(process)}
+        still = [process for process in found if process.pid not in running]
+        self.stopped_by_others.difference_update(running.values())
+        if not self.stopped_groups:
+            self.stopped_by_others.update(set(still).difference(self.stopped))
         now = [
             process for pid, process in running.items() if processes.parent_pid(pid) not in running
         ]
-        new = [process for process in now if process not in self.stopped]
+        mine = {*self.stopped, *self.stopped_by_others}
+        # Those that a signal to their group has stopped although no look had found them, too.
+        new = [process for process in (*now, *still) if process not in mine]
         if new:
             self.stopped += new
             _write_record(self.place, self)
+        if at_once and running:
+            self._stop_groups(found, running)
         for process in now:
             processes.kill(process, signal.SIGSTOP)
         return bool(running)
+
+    def _stop_groups(self, found: list[ProcessId], running: Mapping[int, ProcessId]) -> None:
+        """The kernel lets nobody fork out of a group that it signals."""
+        self.stopped_groups = True
+        inside = {process.pid for process in found}
+        for group in {processes.group_of(pid) for pid in running}:
+            # One that leads from outside is about to enter the box: its group is not the box's.
+            if group > 1 and (group in inside or processes.identify(group) is None):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(group, signal.SIGSTOP)
 
     def frozen(self, found: list[ProcessId]) -> bool:
         return all(_stopped(process) for process in found)
@@ -158,17 +193,100 @@ async def freeze(
 
 async def _freeze(way: Way, first: ProcessId, pid_namespace: int, seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    while True:
-        # Only the look at /proc leaves this thread: a cancellation must not be overtaken by a
-        # thread that freezes.
-        found = await asyncio.to_thread(lambda: list(_members(pid_namespace)))
-        if not way.add(found) and way.frozen(found):
-            return
-        if not processes.alive(first):
-            raise FreezeFailed("the box is gone")
-        if time.monotonic() > deadline:
-            raise FreezeFailed(f"not frozen after {seconds:g} s: {_who(found)}")
-        await asyncio.sleep(POLL_SECONDS)
+    async with contextlib.AsyncExitStack() as stack:
+        births: Births = HostBirths()
+        for turn in itertools.count(1):
+            # Only the look at /proc leaves this thread: a cancellation must not be overtaken by a
+            # thread that freezes.
+            last = await births.last_pid()
+            found = await _look(pid_namespace, births)
+            at_once = turn % (ROUNDS_IN_ORDER + 1) == 0
+            if not way.add(found, at_once=at_once) and way.frozen(found):
+                again = await _look(pid_namespace, births)
+                if set(again) == set(found) and way.frozen(again):
+                    if await births.last_pid() == last:
+                        return
+                    # The host's pids say nothing while others on it fork.
+                    if isinstance(births, HostBirths):
+                        births = await stack.enter_async_context(births_in_box(first))
+            if not processes.alive(first):
+                raise FreezeFailed("the box is gone")
+            if time.monotonic() > deadline:
+                raise FreezeFailed(f"not frozen after {seconds:g} s: {_who(found)}")
+            await asyncio.sleep(POLL_SECONDS)
+
+
+async def _look(pid_namespace: int, births: Births) -> list[ProcessId]:
+    found = await asyncio.to_thread(lambda: list(_members(pid_namespace)))
+    return [process for process in found if process.pid != births.own_pid]
+
+
+class Births(Protocol):
+    """Tells whether a process was born. `own_pid` is one in the box that is not the box's, or 0."""
+
+    @property
+    def own_pid(self) -> int: ...
+
+    async def last_pid(self) -> str:
+        """The last pid that was given out, also to what is within a box. Raises: FreezeFailed."""
+        ...
+
+
+class HostBirths:
+    """On all of the host, or the container we run in: every pid of a box is one of ours, too."""
+
+    own_pid = 0
+
+    async def last_pid(self) -> str:
+        with open("/proc/loadavg", encoding="ascii") as file:  # noqa: ASYNC230, PTH123 - a few bytes of the kernel's
+            return file.read().split()[4]
+
+
+@dataclass
+class BoxBirths:
+    """In one box."""
+
+    process: asyncio.subprocess.Process
+    own_pid: int = 0
+
+    async def last_pid(self) -> str:
+        assert self.process.stdin is not None
+        with contextlib.suppress(ConnectionError):  # the answer says so
+            self.process.stdin.write(b"\n")
+            await self.process.stdin.drain()
+        return await self.read_pid()
+
+    async def read_pid(self) -> str:
+        """Raises: FreezeFailed."""
+        assert self.process.stdout is not None
+        line = b""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PROBE_SECONDS):
+                line = await self.process.stdout.readline()
+        if not line.strip().isdigit():
+            raise FreezeFailed("the box's pids cannot be read")
+        return line.decode().strip()
+
+
+@contextlib.asynccontextmanager
+async def births_in_box(first: ProcessId) -> AsyncIterator[BoxBirths]:
+    """Raises: FreezeFailed."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-S", LAST_PID, str(first.pid)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env={"PATH": "/usr/bin:/bin"},
+    )
+    births = BoxBirths(process)
+    try:
+        births.own_pid = int(await births.read_pid())
+        yield births
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()  # it ends with it
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PROBE_SECONDS):
+                await process.wait()
 
 
 def thaw(place: Path) -> bool:

@@ -12,7 +12,7 @@ MS_BIND, MS_REC, MS_SLAVE, MS_SHARED = 4096, 16384, 1 << 19, 1 << 20
 MNT_DETACH = 2
 
 _NS_GET_PARENT = 0xB702
-_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 24, 38
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
 _LAST_CAPABILITY = 63
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -50,6 +50,11 @@ def setns(fd: int) -> None:
 
 def die_with_parent(sig: int) -> None:
     _check(_libc.prctl(_PR_SET_PDEATHSIG, sig, 0, 0, 0), "prctl PDEATHSIG")
+
+
+def forbid_dumps() -> None:
+    """Nobody without privilege may look into this process, or into a child before its exec."""
+    _check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl DUMPABLE")
 
 
 def give_up_privileges() -> None:

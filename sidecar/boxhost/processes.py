@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PROC = Path("/proc")
+_PF_EXITING = 0x4
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -57,7 +58,8 @@ def start_lasting(
 def identify(pid: int) -> ProcessId | None:
     """The identity of the living process `pid`; None if there is none or it is a zombie."""
     fields = _stat_fields(pid)
-    if fields is None or fields[0] in ("Z", "X"):
+    # The first thread may have ended before the others.
+    if fields is None or (fields[0] in ("Z", "X") and int(fields[17]) <= 1):
         return None
     return ProcessId(pid, int(fields[19]))
 
@@ -164,13 +166,20 @@ def is_in(process: ProcessId, namespace: int) -> bool:
     return inside and alive(process)
 
 
-def environment_has(process: ProcessId, beginning: bytes) -> bool:
-    """Whether a variable of the environment that the process was started with begins so, as
-    `NAME=` and `NAME=value` do."""
+def environment(process: ProcessId) -> bytes | None:
+    """What the process was started with; None for one that is gone or may not be read."""
     try:
-        environment = (PROC / str(process.pid) / "environ").read_bytes()
+        return (PROC / str(process.pid) / "environ").read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return False
+        return None
+
+
+def environment_has(process: ProcessId, beginning: bytes) -> bool:
+    return has_variable(environment(process) or b"", beginning)
+
+
+def has_variable(environment: bytes, beginning: bytes) -> bool:
+    """Whether a variable begins so, as `NAME=` and `NAME=value` do."""
     return any(variable.startswith(beginning) for variable in environment.split(b"\0"))
 
 
@@ -178,6 +187,20 @@ def parent_pid(pid: int) -> int:
     """0 for a process that is gone."""
     fields = _stat_fields(pid)
     return 0 if fields is None else int(fields[1])
+
+
+def is_exiting(pid: int) -> bool:
+    """Whether it runs no code of its own any more, or is gone."""
+    fields = _stat_fields(pid)
+    if fields is None:
+        return True
+    return bool(int(fields[6]) & _PF_EXITING) and int(fields[17]) <= 1  # threads that are left
+
+
+def group_of(pid: int) -> int:
+    """0 for a process that is gone."""
+    fields = _stat_fields(pid)
+    return 0 if fields is None else int(fields[2])
 
 
 def command(pid: int) -> str:

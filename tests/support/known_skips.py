@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 # A reason as a pattern -> the most cases. geesefs is in no package registry, so CI has none.
 KNOWN: Mapping[str, int] = {
-    r"no geesefs on PATH": 315,
+    r"no geesefs on PATH": 316,
     r"boxes have no fusermount3": 1,  # the same, in a sandbox
     # conformance: what a provider declares that it does not do
     r"\w+ declares .*": 30,

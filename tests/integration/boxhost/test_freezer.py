@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from sidecar.boxhost import freezer, processes
 from sidecar.boxhost.boxes import HOME, Box, Boxes, BoxFailed, BoxSpec
 from sidecar.boxhost.processes import ProcessId
 from tests.integration.boxhost.test_boxes import inside
+from tests.support.fork_chains import build_chain
 from tests.support.requirements import missing
 from tests.support.services import until
 
@@ -150,6 +153,69 @@ async def test_a_box_that_starts_processes_without_pause_is_frozen_each_time(
         pids = {process.id for process in boxes.processes(box)}
         assert {process.id for process in boxes.processes(box)} == pids
         boxes.thaw(box.id)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("more", [(), ("sessions",)], ids=["one session", "sessions"])
+async def test_chains_of_forks_are_frozen_or_nobody_says_so(
+    short_dir: Path, bwrap: Path, spec: BoxSpec, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    boxes = Boxes(short_dir / "data", short_dir / "run", bwrap, freeze_seconds=5)
+    box = await boxes.start(spec)
+    try:
+        program = boxes.home(box.id) / "chain"
+        program.write_bytes(build_chain(tmp_path))
+        program.chmod(0o755)
+        await spawn(boxes, box, f"{HOME}/chain", HOME, "4", "60", *more)
+        names = ["0", "1", "2", "3"]
+        await until(lambda: all(number(boxes, name) for name in names), "they count")
+        for _ in range(3):
+            with contextlib.suppress(BoxFailed):  # sessions that are left at once, by signals
+                await boxes.freeze(box)
+                before = [number(boxes, name) for name in names]
+                assert await inside(boxes, box, "sleep 0.1; echo entered") == "entered"
+                assert [number(boxes, name) for name in names] == before
+            boxes.thaw(box.id)
+            before = [number(boxes, name) for name in names]
+            for name, value in zip(names, before, strict=True):
+                await until(lambda n=name, v=value: number(boxes, n) > v, f"{name} goes on")  # type: ignore[misc]
+    finally:
+        await boxes.stop_all()
+
+
+async def another_pid(_: freezer.HostBirths) -> str:
+    """As on a host where processes are born without a pause."""
+    return uuid.uuid4().hex
+
+
+async def test_on_a_busy_host_the_pids_of_the_box_are_the_proof(
+    boxes: Boxes, spec: BoxSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(freezer.HostBirths, "last_pid", another_pid)
+    box = await boxes.start(spec)
+    await counting(boxes, box, "one")
+    await boxes.freeze(box)
+    before = number(boxes, "one")
+    assert await inside(boxes, box, "echo entered") == "entered"
+    assert number(boxes, "one") == before
+    assert "last_pid.py" not in str(boxes.processes(box))
+    boxes.thaw(box.id)
+    await until(lambda: number(boxes, "one") > before, "it goes on")
+
+
+async def test_a_freeze_that_cannot_be_proven_fails(
+    boxes: Boxes, spec: BoxSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(freezer, "LAST_PID", "/nowhere.py")
+    monkeypatch.setattr(
+        freezer.HostBirths, "last_pid", lambda _: asyncio.sleep(0, uuid.uuid4().hex)
+    )
+    box = await boxes.start(spec)
+    await counting(boxes, box, "one")
+    with pytest.raises(BoxFailed, match="pids cannot be read"):
+        await boxes.freeze(box)
+    before = number(boxes, "one")
+    await until(lambda: number(boxes, "one") > before, "it goes on")
 
 
 async def test_a_frozen_box_is_killed_at_once_and_leaves_no_cgroup(
