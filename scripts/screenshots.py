@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sys
 
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from client import Holdfast
 from contracts.bodies import Session
+from tests.support.chromium import find_chromium
 from tests.support.paths import ROOT
 from tests.support.running_stack import RunningStack, running_stack
 from tests.support.services import short_directory
@@ -117,7 +117,7 @@ async def matrix(browser: Browser, stack: RunningStack) -> None:
 
 
 async def main() -> None:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    chromium = find_chromium()
     if chromium is None:
         sys.exit("no chromium on PATH")
     OUT.mkdir(parents=True, exist_ok=True)

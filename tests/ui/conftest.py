@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,6 +21,7 @@ from playwright.async_api import (
 from client import Holdfast
 from contracts.bodies import Session
 from contracts.errors import HoldfastError
+from tests.support.chromium import find_chromium
 from tests.support.light_agent.tree import LIGHT, light_agent
 from tests.support.requirements import missing
 from tests.support.running_stack import RunningStack, running_stack
@@ -70,7 +70,7 @@ class OpenPage(Protocol):
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    found = find_chromium()
     if found is None:
         missing("chromium", "no chromium on PATH; `make test-ui` installs Debian's as root")
     return found
