@@ -58,7 +58,7 @@ class Scrape:
         """The answer, and its type as the scraper wants it."""
         async with asyncio.TaskGroup() as group:
             by_state = group.create_task(_asked(self._turns))
-            store = group.create_task(_asked(self._stores.check))
+            store = group.create_task(_asked(self._stores.check_writing))
             sidecar = group.create_task(_asked(self._sidecar.check))
             boxes = group.create_task(self._boxes_now())
         answered = {

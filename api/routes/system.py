@@ -29,7 +29,7 @@ async def readiness(services: Use, response: Response) -> Readiness:
     async with asyncio.TaskGroup() as group:
         tasks = {
             "database": group.create_task(_told(services.database.check)),
-            "store": group.create_task(_told(services.stores.check)),
+            "store": group.create_task(_told(services.stores.check_writing)),
             "sidecar": group.create_task(_told(services.sidecar.check)),
             "audit": group.create_task(_told(services.audit.check)),
         }

@@ -21,13 +21,18 @@ class Part:
     It starts after the parts it `needs` are ready; it starts beside those it only `uses`, and
     is ready after them. It stops before all of these.
     `first` runs once, before anything of this part starts; `prepare` before every start;
-    `cleanup` once, after the last stop. `is_ready` gets the pid and must not raise.
+    `cleanup` once, after the last stop. `is_ready` gets the pid and must not raise. So does
+    `is_stuck`, which is asked while the part is ready: whether it runs, does not do its work, and
+    would not get well by itself. Then it is killed and started again. `hear` gets each line that
+    the part prints.
     """
 
     name: str
     argv: tuple[str, ...]
     cwd: Path
     is_ready: ReadyCheck
+    is_stuck: ReadyCheck | None = None
+    hear: Callable[[str], None] | None = None
     # values may be secret: kept out of repr, so out of every message
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     needs: tuple[str, ...] = ()

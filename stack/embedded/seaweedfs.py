@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import signal
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from shutil import disk_usage
 from typing import TYPE_CHECKING
 
 import httpx
@@ -24,6 +27,12 @@ NAME, GATE = "seaweedfs", "store-gate"
 STATE_BUCKET = "state"
 REGION = "us-east-1"
 _PROBE_KEY = ".ready"
+# A disk with less than this left counts as full.
+_ROOM_BYTES = 64 << 20
+# How long after the disk had no room what the store says of it is believed: names that an agent
+# has given to its files are in its log too.
+_BELIEF_SECONDS = 3600.0
+_NO_ROOM = "no space left on device"
 
 
 def s3_endpoint(ports: StorePorts) -> str:
@@ -41,9 +50,11 @@ def seaweedfs_part(
     """The store of `layout`; ready means that every bucket takes an object."""
     identities = layout.secrets / "seaweedfs.json"
     probe = _StoreProbe(s3_endpoint(ports), credentials, buckets)
+    disk = _FullDisk(layout.seaweedfs)
 
     async def prepare() -> None:
         write_s3_identities(identities, credentials)
+        disk.forget()
 
     async def cleanup() -> None:
         _remove_sockets(ports)
@@ -57,6 +68,8 @@ def seaweedfs_part(
         prepare=prepare,
         cleanup=cleanup,
         is_ready=probe.is_ready,
+        is_stuck=disk.is_over,
+        hear=disk.hear,
         # Its filer waits 15 s for gRPC subscribers that never leave, its own among them, and by its
         # log no other part of weed begins to stop before that (4.48): 3 s, as it was, gained
         # nothing. By now no client of ours is left, and what it acknowledged survives SIGKILL: of
@@ -136,6 +149,42 @@ def _remove_sockets(ports: StorePorts) -> None:
     for port in asdict(ports).values():
         for socket in Path("/tmp").glob(f"seaweedfs-*-grpc-{port + GRPC_OFFSET}.sock"):  # noqa: S108 - where weed puts them
             socket.unlink(missing_ok=True)
+
+
+class _FullDisk:
+    """Whether the store has to be started again because its disk was full.
+
+    Each of its filer's databases (eight of goleveldb, 4.48) that met the full disk fails every
+    later write until it is opened anew. What the store acknowledged before survives the kill.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._low_at = -math.inf
+        self._met = False
+
+    def forget(self) -> None:
+        """It is started anew."""
+        self._met = False
+
+    def hear(self, line: str) -> None:
+        """A line of its log. It says so again with every write that fails."""
+        if _NO_ROOM in line and not self._met:
+            self._has_room()
+            self._met = time.monotonic() - self._low_at < _BELIEF_SECONDS
+
+    async def is_over(self, _pid: int) -> bool:
+        """Whether the store met a full disk that has room again."""
+        return self._has_room() and self._met
+
+    def _has_room(self) -> bool:
+        try:
+            room = disk_usage(self._directory).free >= _ROOM_BYTES
+        except OSError:  # it cannot be looked at: nothing is known
+            return False
+        if not room:
+            self._low_at = time.monotonic()
+        return room
 
 
 @dataclass(frozen=True)

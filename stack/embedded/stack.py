@@ -6,7 +6,6 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import asdict, replace
 
 from contracts.errors import HoldfastError
@@ -20,6 +19,7 @@ from stack.embedded.ports import check_api_port, store_ports
 from stack.embedded.processes import end_strays
 from stack.embedded.services import Wiring
 from stack.embedded.state import StackState, myself, read_state, stack_lock, write_state
+from stack.embedded.state_writer import StateWriter
 from stack.embedded.supervisor import Supervisor
 from stack.install.everything import find_everything
 from stack.settings import Settings, inherited_environment
@@ -153,18 +153,19 @@ async def _supervise(
             state.phase, state.ready_after = "ready", supervisor.elapsed()
             supervisor.say(f"ready after {state.ready_after:.1f} s: {state.url}")
             on_ready(state)
-        # a full disk makes `status` wrong, but must not take down what still runs
-        with suppress(OSError):
-            write_state(layout, state)
+        writer.write()
 
+    writer = StateWriter(layout, state)
     supervisor = Supervisor(parts, pids=layout.pids, logs=logs, on_change=changed)
     loop = asyncio.get_running_loop()
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     for number in signals:
         loop.add_signal_handler(number, supervisor.stop)
+    writing = asyncio.create_task(writer.keep_trying())
     try:
         await supervisor.run()
     finally:
+        writing.cancel()
         for number in signals:
             loop.remove_signal_handler(number)
 

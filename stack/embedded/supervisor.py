@@ -26,6 +26,8 @@ START_ATTEMPTS = 3
 # Grandchildren may hold the pipe open; what the part itself wrote is read well within this.
 DRAIN_SECONDS = 1.0
 HOOK_SECONDS = 120.0
+# How often a part is asked whether it is stuck.
+STUCK_SECONDS = 1.0
 # One Ctrl-C may arrive twice: from the terminal and from a wrapper such as `uv run`.
 SAME_SIGNAL_SECONDS = 1.0
 
@@ -170,20 +172,22 @@ class _Keeper:
         delay = FIRST_DELAY_SECONDS
         attempts = 0
         while not stopping.is_set():
-            if not await self._hook(self.part.prepare):
-                return
             began = time.monotonic()
-            code = await self._live()
+            try:
+                if not await self._hook(self.part.prepare):
+                    return
+                ended = self.state.last_exit = describe_exit(await self._live())
+            except OSError as error:  # a full disk has room again, and processes can be started
+                ended = f"cannot be started ({error})"
             if stopping.is_set():
                 return
-            self.state.last_exit = describe_exit(code)
             attempts += 1
             if self.state.ready_after is None and attempts >= START_ATTEMPTS:
-                self._fail(f"{self.part.name} {describe_exit(code)} and never became ready")
+                self._fail(f"{self.part.name} {ended} and never became ready")
                 return
             if time.monotonic() - began >= HEALTHY_SECONDS:
                 delay = FIRST_DELAY_SECONDS
-            say(f"{self.part.name}: {describe_exit(code)}, starting again in {delay:g} s")
+            say(f"{self.part.name}: {ended}, starting again in {delay:g} s")
             self.state.restarts += 1
             self._set("restarting", pid=None)
             await until(stopping.is_set, delay)
@@ -210,7 +214,9 @@ class _Keeper:
         async with asyncio.TaskGroup() as group:
             pump = group.create_task(pipe.pump(self._write))
             await self._watch_start(process)
+            watch = group.create_task(self._watch_work(process))
             code = await process.wait()
+            watch.cancel()
             await asyncio.wait({pump}, timeout=DRAIN_SECONDS)
             pipe.close()
             pump.cancel()
@@ -235,6 +241,15 @@ class _Keeper:
                 return
             await asyncio.sleep(POLL_SECONDS)
 
+    async def _watch_work(self, process: asyncio.subprocess.Process) -> None:
+        """Kill a part that is ready and stuck; `_keep` starts it again."""
+        while self.part.is_stuck is not None and not self._supervisor.stopping.is_set():
+            if await self.part.is_stuck(process.pid):
+                self._supervisor.say(f"{self.part.name}: does not do its work, killing it")
+                self.kill()
+                return
+            await asyncio.sleep(STUCK_SECONDS)
+
     def _became_ready(self) -> None:
         if self.state.ready_after is None:
             self.state.ready_after = self._supervisor.elapsed()
@@ -243,7 +258,7 @@ class _Keeper:
         self._set("ready", pid=self.state.pid)
 
     async def _hook(self, hook: Hook | None) -> bool:
-        """Run a hook, bounded; False when it failed, which fails the stack."""
+        """Run a hook, bounded; False when it failed, which fails the stack. Raises: OSError."""
         if hook is None:
             return True
         try:
@@ -269,6 +284,8 @@ class _Keeper:
 
     def _write(self, text: str) -> None:
         self._supervisor.logs.write(self.part.name, text)
+        if self.part.hear is not None:
+            self.part.hear(text)
 
     def _set(self, state: State, *, pid: int | None) -> None:
         self.state.state = state

@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
 class RunningStack:
     data_dir: Path
     env: dict[str, str]
+    holdfast: str = HOLDFAST
 
     @property
     def url(self) -> str:
@@ -41,7 +42,7 @@ class RunningStack:
         self, *args: str, check: bool = True, env: Mapping[str, str] | None = None
     ) -> str:
         process = await asyncio.create_subprocess_exec(
-            HOLDFAST,
+            self.holdfast,
             *args,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -100,9 +101,14 @@ class RunningStack:
 
 @contextlib.asynccontextmanager
 async def running_stack(
-    data_dir: Path, settings: Mapping[str, str] | None = None
+    data_dir: Path,
+    settings: Mapping[str, str] | None = None,
+    *,
+    holdfast: str = HOLDFAST,
+    disks: Collection[Path] = (),
 ) -> AsyncIterator[RunningStack]:
-    """A stack with the scripted model, up for the time of the block; no mount of it is left then.
+    """A stack with the scripted model, up for the time of the block; no mount of it is left then,
+    save for the `disks` that were there before it.
 
     Raises: AssertionError when a real model's key is set, or a mount is left.
     """
@@ -116,7 +122,7 @@ async def running_stack(
         "HOLDFAST_OFFLINE": "1",
         **(settings or {}),
     }
-    running = RunningStack(data_dir, env)
+    running = RunningStack(data_dir, env, holdfast)
     await running.command("up", "--detach")
     try:
         yield running
@@ -125,14 +131,15 @@ async def running_stack(
             if running.phase is not None:  # else the test has stopped it
                 await running.command("down")
         finally:
-            left = let_go(data_dir)
+            left = let_go(data_dir, disks)
         assert not left, f"mounts were left behind: {left}"
 
 
-def let_go(data_dir: Path) -> list[str]:
+def let_go(data_dir: Path, disks: Collection[Path] = ()) -> list[str]:
     """Unmount what a stack has left: removing its directory would hang in it, or empty it."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     left = [line.split()[4] for line in lines if f"{data_dir}/" in line]
+    left = [mountpoint for mountpoint in left if Path(mountpoint) not in disks]
     for mountpoint in reversed(left):
         subprocess.run(["umount", "-l", mountpoint], check=False)
     return left

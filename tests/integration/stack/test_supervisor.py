@@ -62,6 +62,45 @@ async def test_a_part_that_is_killed_is_started_again_and_the_log_says_so(tmp_pa
     assert "a: ready again" in said(tmp_path)
 
 
+async def test_a_part_that_is_stuck_is_started_again_and_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stack.embedded.supervisor.STUCK_SECONDS", 0.01)
+    asked: list[int] = []
+    heard: list[str] = []
+
+    async def is_stuck(pid: int) -> bool:
+        asked.append(pid)
+        return pid == asked[0] and len(asked) == 3
+
+    given = part(tmp_path, "a", is_stuck=is_stuck, hear=heard.append)
+    async with supervised(tmp_path, given) as supervisor:
+        await ready(supervisor)
+        await until(lambda: len(set(asked)) == 2, "a look at the second process")
+        assert asked.count(asked[0]) == 3
+        assert supervisor.states[0].restarts == 1
+    assert "a: does not do its work, killing it" in said(tmp_path)
+    assert heard == ["at work", "at work"]
+
+
+async def test_a_disk_without_room_for_what_a_part_needs_puts_its_start_off(tmp_path: Path) -> None:
+    starts = iter([None, OSError("No space left on device"), None])
+
+    async def prepare() -> None:
+        wrong = next(starts)
+        if wrong is not None:
+            raise wrong
+
+    async with supervised(tmp_path, part(tmp_path, "a", prepare=prepare)) as supervisor:
+        await ready(supervisor)
+        [first] = pids(tmp_path, "a")
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: pids(tmp_path, "a") != [first], "a second process")
+        await until(lambda: supervisor.states[0].state == "ready", "ready again")
+    wrong = "a: cannot be started (No space left on device), starting again in 0.4 s"
+    assert wrong in said(tmp_path)
+
+
 async def test_an_exit_code_is_named_in_the_log(tmp_path: Path) -> None:
     code = "import sys, pathlib, os, time\n"
     code += "p = pathlib.Path(sys.argv[1]) / 'once.pid'\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from stack.embedded.layout import DataFiles, Layout
 from stack.embedded.part import PartState
 from stack.embedded.state import StackState, myself, read_state, running_state, write_state
+from stack.embedded.state_writer import StateWriter
+from tests.support.services import until
 
 
 def some_state(supervisor: dict[str, int | str]) -> StackState:
@@ -53,3 +56,19 @@ def test_fields_of_a_newer_release_are_ignored(tmp_path: Path) -> None:
 def test_a_file_that_is_no_state_is_none(tmp_path: Path, content: str) -> None:
     (tmp_path / "state.json").write_text(content)
     assert read_state(DataFiles(tmp_path)) is None
+
+
+async def test_what_could_not_be_written_is_written_as_soon_as_it_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stack.embedded.state_writer.RETRY_SECONDS", 0.01)
+    layout = Layout(tmp_path / "not there yet", tmp_path)
+    writer = StateWriter(layout, some_state(myself()))
+    writer.write()
+    trying = asyncio.create_task(writer.keep_trying())
+    try:
+        layout.data.mkdir()
+        await until(layout.state.exists, "the state is written")
+        assert read_state(layout) == some_state(myself())
+    finally:
+        trying.cancel()
