@@ -19,8 +19,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seed", type=int, help="default: a new one, which is told")
     parser.add_argument("--first", type=int, default=0, help="number of the first round")
-    parser.add_argument("--engine", choices=("weed", "geesefs"), default="weed")
+    parser.add_argument("--engine", choices=("weed", "geesefs", "checkpoint"), default="weed")
     parser.add_argument("--lanes", type=int, default=len(HARNESSES), help="sessions at a time")
+    parser.add_argument("--harnesses", action="store_true", help="the real ones in every round")
     parser.add_argument("--evidence", type=Path, help="where violations are explained")
     parser.add_argument("--plan", action="store_true", help="show the rounds, run none")
     return parser.parse_args()
@@ -36,11 +37,17 @@ def main() -> int:
     seed = random.SystemRandom().randrange(10**6) if asked.seed is None else asked.seed
     if asked.plan:
         for number in range(asked.first, asked.first + asked.rounds):
-            sys.stdout.write(f"{plan_round(seed, number, asked.lanes)}\n")
+            sys.stdout.write(f"{plan_round(seed, number, asked.lanes, engine=asked.engine)}\n")
         return 0
     evidence = asked.evidence or Path(tempfile.gettempdir()) / f"holdfast-chaos-{seed}"
     chosen = Options(
-        asked.rounds, seed, asked.engine, asked.lanes, first=asked.first, evidence=evidence
+        asked.rounds,
+        seed,
+        asked.engine,
+        asked.lanes,
+        first=asked.first,
+        evidence=evidence,
+        light=not asked.harnesses,
     )
     report = asyncio.run(run_chaos(chosen, say))
     if report.found:

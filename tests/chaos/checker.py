@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import aioboto3
 import asyncpg
+from botocore.exceptions import ClientError
 
 from tests.chaos.follower import Event, Follower
 from tests.chaos.report import Kind, Violation
@@ -181,10 +182,11 @@ class Checker:
                 what = f"{where}: {path} is not in the store"
             elif stored[path].size != entry["size"]:
                 what = f"{where}: {path} has {stored[path].size} of {entry['size']} bytes"
-            elif await self._hash(f"{session_id}/{path}", stored[path]) != entry["sha256"]:
-                what = f"{where}: {path} has other bytes"
             else:
-                continue
+                wrong = await self._wrong(f"{session_id}/{path}", stored[path], entry["sha256"])
+                if not wrong:
+                    continue
+                what = f"{where}: {path} {wrong}"
             kind: Kind = "late write" if path in late else "bytes lost"
             found.append(Violation(kind, what, max(1, entry["size"])))
         named = {entry["path"] for entry in manifest["entries"]}
@@ -215,8 +217,7 @@ class Checker:
                 wrong = "" if links.get(path) == effect.target else "is another link, or none"
             elif isinstance(effect, Holds):
                 wanted = hashlib.sha256(effect.content).hexdigest()
-                same = await self._hash(f"{session_id}/{path}", stored[path]) == wanted
-                wrong = "" if same else "does not have what a finished tool wrote"
+                wrong = await self._wrong(f"{session_id}/{path}", stored[path], wanted)
             if wrong:
                 size = len(effect.content) if isinstance(effect, Holds) else 1
                 found.append(Violation("bytes lost", f"{session_id}/{path} {wrong}", size))
@@ -237,6 +238,13 @@ class Checker:
                     )
         return found
 
+    async def _wrong(self, key: str, stored: Stored, wanted: str) -> str:
+        """What is wrong with an object, in words; nothing when it has the bytes that are wanted."""
+        try:
+            return "" if await self._hash(key, stored) == wanted else "has other bytes"
+        except ClientError as error:
+            return f"cannot be read: {error}"
+
     async def _hash(self, key: str, stored: Stored) -> str:
         known = self._hashes.get((key, stored))
         if known is None:
@@ -256,7 +264,11 @@ def check_turn(turn: dict[str, Any], events: list[Event]) -> list[Violation]:
     """An ended turn: one start, one end behind everything, no tool twice, a reason or a proof."""
     name = f"turn {turn['id']}"
     found = []
-    for kind in ("tool.call", "tool.result"):
+    gap = any(event["type"] == "run.gap" for event in events)
+    if gap and turn["state"] == "completed":
+        found.append(Violation("event lost", f"{name} has a gap, and is completed"))
+    # a gap says that what happened then may be told twice
+    for kind in () if gap else ("tool.call", "tool.result"):
         ids = Counter(event["tool_call_id"] for event in events if event["type"] == kind)
         doubled = [call for call, count in ids.items() if count > 1]
         if doubled:

@@ -18,6 +18,7 @@ Kind = Literal[
     "next turn",
     "no receipt",
     "no reason",
+    "unreported",
     "stack",
 ]
 
@@ -33,12 +34,17 @@ class Violation:
 
 @dataclass
 class Report:
+    """`missed`: faults that found nobody. `left_out`: what cannot be done here, and why."""
+
     seed: int
     rounds: int = 0
     found: list[tuple[str, Violation]] = field(default_factory=list)
     resumes: list[float] = field(default_factory=list)
     ends: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
+    missed: Counter[str] = field(default_factory=Counter)
+    left_out: dict[str, str] = field(default_factory=dict)
+    boxes_seen: int = 0
     claims: int = 0
     s3_requests: int = 0
     s3_broken: int = 0
@@ -46,7 +52,7 @@ class Report:
 
     def add(self, where: str, violations: list[Violation]) -> list[Violation]:
         """Take what is new: a rule that stays broken is told once."""
-        new = [violation for violation in violations if violation not in self._known]
+        new = [each for each in dict.fromkeys(violations) if each not in self._known]
         self._known |= set(new)
         self.found += [(where, violation) for violation in new]
         return new
@@ -61,6 +67,8 @@ class Report:
         told.append(f"seed {self.seed}, {self.rounds} rounds")
         told.append("turns that were hit: " + _counts(self.ends))
         told.append("faults: " + _counts(self.faults))
+        told.append("faults that found nobody: " + (_counts(self.missed) or "none"))
+        told += [f"LEFT OUT: {kind}: {reason}" for kind, reason in self.left_out.items()]
         told.append(
             f"checked against what tools said: {self.claims} times a file, a line or a commit;"
             f" S3 requests of the services: {self.s3_requests}, and {self.s3_broken} broken"

@@ -27,6 +27,8 @@ from contracts.errors import HoldfastError
 from tests.chaos.breaker import Breaker
 from tests.chaos.census import take_census
 from tests.chaos.checker import Checker, checking
+from tests.chaos.clocks import stepped_clocks
+from tests.chaos.disks import small_disks
 from tests.chaos.evidence import keep_evidence
 from tests.chaos.follower import Follower
 from tests.chaos.lane import Lane, Struck
@@ -77,6 +79,7 @@ class Run:
     say: Say
     warm: float
     lanes: list[Lane] = field(default_factory=list)
+    _unready: str = ""
     _following: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
 
     async def all_rounds(self) -> None:
@@ -95,7 +98,7 @@ class Run:
 
     def _plan(self, number: int) -> Round:
         options = self.options
-        plan = plan_round(options.seed, number, options.lanes, options.per_round)
+        plan = plan_round(options.seed, number, options.lanes, options.per_round, options.engine)
         if options.light and not plan.hits_harness:
             return replace(plan, harness=LIGHT, next_harness=LIGHT)
         return plan
@@ -119,6 +122,7 @@ class Run:
                     commits = lane.expected.commits
                     found += await checker.history(lane.session_id, plan.number, commits)
                 found += await self._leaks(checker)
+        found += self.breaker.find_unreported()
         self._tell(plans, struck, found)
         for plan in plans:
             if any(each.kind == "hang" and f"round {plan.number} " in each.what for each in found):
@@ -166,6 +170,7 @@ class Run:
         async def watch() -> None:
             while True:
                 census = await asyncio.to_thread(take_census, self.stack.data_dir)
+                self.report.boxes_seen += len(census.boxes)
                 for session, living in census.rivals():
                     found.append(Violation("rival box", f"{session} has {living}"))
                 await asyncio.sleep(SAMPLE_SECONDS)
@@ -186,8 +191,8 @@ class Run:
         except TimeoutError:
             parts = json.loads((self.stack.data_dir / "state.json").read_text())["parts"]
             states = {part["name"]: part["state"] for part in parts}
-            what = f"not ready again within {READY_SECONDS:g} s: {states}"
-            self.report.add("the stack", [Violation("stack", what)])
+            what = f"not ready again within {READY_SECONDS:g} s: {states}, {self._unready}"
+            self._blame("the stack", [Violation("stack", what)])
             raise StackLost(what) from None
 
     async def _is_ready(self) -> bool:
@@ -195,15 +200,21 @@ class Run:
         if any(part["state"] != "ready" for part in state["parts"]):
             return False
         try:
-            return (await self.hf.ready()).ready
-        except HoldfastError:
+            readiness = await self.hf.ready()
+        except HoldfastError as error:
+            self._unready = error.message
             return False
+        self._unready = str(readiness.parts)
+        # a lost record of who did what is told until the next one is written, which nobody may do
+        needed = {name: said for name, said in readiness.parts.items() if name != "audit"}
+        return all(said == "ok" for said in needed.values())
 
     async def _new_lane(self) -> Lane:
         session = await self.hf.sessions.create(title="chaos")
         follower = Follower(self.stack.url, self.stack.token, str(session.id))
         await self._following.enter_async_context(follower.following())
-        return Lane(self.hf, self.breaker, self.stack.data_dir, str(session.id), follower)
+        engine = self.options.engine
+        return Lane(self.hf, self.breaker, self.stack.data_dir, str(session.id), follower, engine)
 
     async def _replace(self, index: int) -> None:
         """A session whose turn hangs would spoil every round after it."""
@@ -238,7 +249,14 @@ class Run:
         for plan, result in zip(plans, struck, strict=True):
             self.report.rounds += 1
             self.report.ends[result.end] += 1
-            self.report.faults.update(f"{fault.action} {fault.victim}" for fault in plan.faults)
+            for fault in plan.faults:
+                kind, reason = f"{fault.action} {fault.victim}", self.breaker.why_not(fault)
+                if reason:
+                    self.report.left_out[kind] = reason
+                elif fault in result.missed:
+                    self.report.missed[kind] += 1
+                else:
+                    self.report.faults[kind] += 1
             hits = "; ".join(result.hits) or "calm"
             self.say(f"round {plan.number} {plan.harness}: {result.end} | {hits}")
         where = "rounds " + ", ".join(str(plan.number) for plan in plans)
@@ -258,24 +276,36 @@ async def run_chaos(options: Options, say: Say) -> Report:
     report = Report(options.seed)
     warm = warm_seconds(options.seed, 0)
     with short_directory() as directory:
-        data_dir = directory / "data"
+        directory.chmod(0o755)
         faults = S3Faults(chance=random.Random(options.seed))
-        proxy = S3Proxy(lambda: _store_address(data_dir), faults)
         async with contextlib.AsyncExitStack() as up:
+            clocks = up.enter_context(stepped_clocks())
+            disks = await up.enter_async_context(small_disks(directory))
+            data_dir = disks.data_dir
+            proxy = S3Proxy(lambda: _store_address(data_dir), faults)
             await up.enter_async_context(proxy.serving())
             settings = {
                 **(up.enter_context(light_agent()) if options.light else {}),
+                "HOLDFAST_RUN_DIR": str(disks.run_dir),
                 "HOLDFAST_S3_PROXY": proxy.url,
                 "HOLDFAST_WORKSPACE": options.engine,
                 "HOLDFAST_WARM_SECONDS": str(warm),
             }
-            stack = await up.enter_async_context(running_stack(data_dir, settings))
+            stack = await up.enter_async_context(
+                running_stack(
+                    data_dir, settings, holdfast=clocks.holdfast, disks=disks.places.values()
+                )
+            )
             say(f"seed {options.seed}, {options.engine}, boxes are kept for {warm:g} s")
             hf = await up.enter_async_context(Holdfast(stack.url, stack.token))
-            run = Run(stack, hf, Breaker(data_dir, hf, faults), options, report, say, warm)
+            run = Run(
+                stack, hf, Breaker(stack, hf, faults, disks, clocks), options, report, say, warm
+            )
             with contextlib.suppress(StackLost):
                 await run.all_rounds()
-        report.s3_requests, report.s3_broken = proxy.passed, proxy.broken
+                if not report.boxes_seen:
+                    report.add("the census", [Violation("stack", "no box was ever seen")])
+            report.s3_requests, report.s3_broken = proxy.passed, proxy.broken
     return report
 
 

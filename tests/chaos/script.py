@@ -1,8 +1,9 @@
 """What a turn is asked to do, in the scripted model's language, and what must be true afterwards.
 
 A step claims its effects only when its tool said that it was done, and a claim counts only for a
-turn with a receipt. Shell steps fsync what they wrote and print a mark behind it, because a shell
-says nothing of an error that only close() is told.
+turn with a receipt. Shell steps write by `dd conv=fsync` and print a mark behind it: a shell says
+nothing of an error that only close() is told, and a later fsync of another descriptor knows nothing
+of what was lost then.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 Event = dict[str, Any]
 LOG = "log.txt"
 REPO = "repo"
+DATED = "dated.txt"
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
@@ -128,7 +130,7 @@ class Expected:
 
 def write_script(number: int, earlier: Sequence[int], chance: random.Random) -> Script:
     """The script of round `number`; `earlier` are rounds of the same session."""
-    makers = [_large, _append, _rename, _link, _commit, _delete, _write]
+    makers = [_large, _append, _rename, _link, _commit, _delete, _write, _backdate]
     steps = [_write(number, 0, earlier, chance)]
     for place, make in enumerate(chance.sample(makers, chance.randint(3, 5)), start=1):
         steps.append(make(number, place, earlier, chance))
@@ -158,6 +160,11 @@ def plain_script(number: int) -> Script:
 
 def _text(chance: random.Random, size: int) -> str:
     return "".join(chance.choices(ALPHABET, k=size))
+
+
+def _dd(path: str) -> str:
+    """A command that writes its input to a file and fails when it is not stored."""
+    return f"dd of={path} conv=fsync status=none"
 
 
 def _shell(
@@ -190,20 +197,28 @@ def _large(number: int, place: int, _earlier: Sequence[int], chance: random.Rand
     path, count = f"r{number}/large{place}", chance.choice((2_000, 60_000, 300_000))
     word = _text(chance, 8)
     content = "".join(f"{word}{n}\n" for n in range(1, count + 1)).encode()
-    command = f"mkdir -p r{number} && seq -f {word}%.0f 1 {count} > {path} && sync {path}"
+    command = f"mkdir -p r{number} && seq -f {word}%.0f 1 {count} | {_dd(path)} bs=256K"
     return _shell(number, place, command, Holds(path, content))
 
 
 def _append(number: int, place: int, _earlier: Sequence[int], chance: random.Random) -> Step:
     line = f"line-{number}-{place}-{_text(chance, 20)}"
-    command = f"echo {line} >> {LOG} && sync {LOG}"
+    command = f"echo {line} | dd of={LOG} oflag=append conv=notrunc,fsync status=none"
     return _shell(number, place, command, HasLine(LOG, line.encode()), nap=chance.choice((0, 0.8)))
+
+
+def _backdate(number: int, place: int, _earlier: Sequence[int], chance: random.Random) -> Step:
+    """Other bytes, but the size and the time of change that the file has always had."""
+    content = f"{number:06d}-{place}-{_text(chance, 20)}"
+    command = f"echo {content} | {_dd(DATED)}"
+    command += f" && touch -d 2001-02-03T04:05:06Z {DATED} && sync {DATED}"
+    return _shell(number, place, command, Holds(DATED, f"{content}\n".encode()))
 
 
 def _rename(number: int, place: int, _earlier: Sequence[int], chance: random.Random) -> Step:
     word, new = _text(chance, 30), f"r{number}/renamed{place}"
     old = f"r{number}/old{place}"
-    command = f"mkdir -p r{number} && echo {word} > {old} && sync {old} && mv {old} {new}"
+    command = f"mkdir -p r{number} && echo {word} | {_dd(old)} && mv {old} {new}"
     command += f" && sync {new}"
     return _shell(number, place, command, Holds(new, f"{word}\n".encode()), Absent(old), nap=0.3)
 

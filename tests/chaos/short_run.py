@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from tests.chaos.plan import DECK
 
-SEED = 4
+# One round hits a harness, and no pause is longer than 12 s.
+SEED = 27145
 
 
-PER_ROUND = 4
+PER_ROUND = 8
 
 
 ROUNDS = -(-len(DECK) // PER_ROUND)

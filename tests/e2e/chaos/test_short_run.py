@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 
 import pytest
 
@@ -20,5 +21,6 @@ async def test_a_short_run_loses_nothing(fuse: None) -> None:
     report = await run_chaos(options, log.info)
     assert report.rounds == ROUNDS
     assert report.claims > ROUNDS, "nothing was asked of the files"
-    assert report.s3_broken > 0, "the services did not go through the proxy"
+    assert report.s3_requests > 0, "the services did not go through the proxy"
+    assert report.left_out == {} or os.geteuid() != 0
     assert report.found == [], "\n".join(report.lines())

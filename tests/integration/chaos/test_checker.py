@@ -231,6 +231,18 @@ def test_a_completed_turn_has_one_start_and_one_end_and_nothing_after_it(kinds: 
     assert len(check_turn(turn, [{"type": kind} for kind in kinds])) == 1
 
 
+def test_a_gap_excuses_what_is_told_twice_and_forbids_to_complete() -> None:
+    call = {"type": names.TOOL_CALL, "tool_call_id": "t"}
+    error = {"code": "x", "message": "why"}
+    turn: dict[str, Any] = {"id": "1", "state": "interrupted", "receipt": {}, "error": error}
+    start, gap, end = {"type": names.TURN_STARTED}, {"type": names.RUN_GAP}, names.TURN_INTERRUPTED
+    assert check_turn(turn, [start, call, gap, call, {"type": end}]) == []
+    assert only(check_turn(turn, [start, call, call, {"type": end}])).kind == "event doubled"
+    turn["state"] = "completed"
+    completed = [start, gap, {"type": names.TURN_COMPLETED}]
+    assert only(check_turn(turn, completed)).kind == "event lost"
+
+
 def test_a_turn_that_nobody_cancelled_is_not_cancelled() -> None:
     events = [{"type": names.TURN_STARTED}, {"type": names.TURN_CANCELLED}]
     turn = {"id": "1", "state": "cancelled", "receipt": None, "error": None}
@@ -284,7 +296,7 @@ async def test_a_receipt_needs_its_manifest_and_no_other(fixed: Fixed) -> None:
 @pytest.mark.parametrize(
     ("expected", "wrong"),
     [
-        (Expected({"a.txt": Holds("a.txt", b"other")}), "does not have what a finished tool wrote"),
+        (Expected({"a.txt": Holds("a.txt", b"other")}), "a.txt has other bytes"),
         (Expected({"new": Holds("new", b"")}), "was made and is not there"),
         (Expected({"a.txt": Absent("a.txt")}), "was deleted and is there"),
         (Expected({"link": Links("link", "b")}), "is another link, or none"),
