@@ -96,6 +96,7 @@ async def open_services(
             matrix_runs.serve(),
             audit.serve(),
         ):
+            sessions = Sessions(database, stores, sidecar, turns, carrier, settings)
             yield Services(
                 database=database,
                 stores=stores,
@@ -103,9 +104,9 @@ async def open_services(
                 listener=listener,
                 ledger=ledger,
                 turns=turns,
-                sessions=Sessions(database, stores, sidecar, turns, carrier, settings),
+                sessions=sessions,
                 matrix=matrix_runs,
-                edits=Edits(stores, sidecar, settings.upload_bytes, quotas),
+                edits=Edits(stores, sidecar, settings.upload_bytes, quotas, sessions.check_kept),
                 followers=Followers(settings.followers),
                 archives=Archives(settings.zip_bytes, settings.zip_files),
                 permissions=Permissions(database, settings.permission_seconds),

@@ -45,11 +45,20 @@ class Staged:
 
 
 class Edits:
-    def __init__(self, stores: Stores, sidecar: Sidecar, most_bytes: int, quotas: Quotas) -> None:
+    def __init__(
+        self,
+        stores: Stores,
+        sidecar: Sidecar,
+        most_bytes: int,
+        quotas: Quotas,
+        check_kept: Callable[[UUID], Awaitable[None]],
+    ) -> None:
+        """`check_kept` raises for a session that is being deleted."""
         self._stores = stores
         self._quotas = quotas
         self._sidecar = sidecar
         self._most_bytes = most_bytes
+        self._check_kept = check_kept
 
     async def put(
         self, session: Session, path: str, content: AsyncIterator[bytes], *, replace: bool
@@ -127,6 +136,9 @@ class Edits:
                 await check()
             try:
                 async with self._sidecar.hold(session_id, edits):
+                    # A delete marks the session, and takes the workspace from the sidecar before it
+                    # removes the objects: so it comes after this change, or is seen here.
+                    await self._check_kept(session_id)
                     return await in_store()
             except WorkspaceMounted:
                 continue

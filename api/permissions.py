@@ -122,13 +122,20 @@ class Delivery:
             while True:
                 changed.clear()
                 try:
-                    await self._reject_overdue()
-                    await self._deliver_all()
+                    await self.deliver()
                 except HoldfastError as error:
                     log.info("turn %s: answers are left for later: %s", self._turn.id, error)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._look_every):
                         await changed.wait()
+
+    async def deliver(self) -> None:
+        """Answer what is overdue, and bring to the run what it has not confirmed.
+
+        Raises: DatabaseUnavailable; HoldfastError, when the sidecar stays away for too long.
+        """
+        await self._reject_overdue()
+        await self._deliver_all()
 
     async def _reject_overdue(self) -> None:
         async with self._database.connection() as conn:

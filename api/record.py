@@ -12,7 +12,7 @@ from api.db import leases, notify, permissions, sandboxes, sessions, transcript,
 from api.db.pool import Database
 from api.lines import Numbered
 from contracts.bodies import NotDurableBody, ReceiptBody, TurnState
-from contracts.errors import HoldfastError
+from contracts.errors import HoldfastError, StreamGap
 from contracts.events import (
     TURN_END_TYPES,
     ErrorInfo,
@@ -20,12 +20,16 @@ from contracts.events import (
     EventBase,
     Receipt,
     ReceiptFailed,
+    RunGap,
+    TurnCompleted,
     TurnFailed,
     TurnInterrupted,
 )
 
 if TYPE_CHECKING:
     from api.db.pool import Connection
+
+GAP = str(RunGap.model_fields["type"].default)
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,10 @@ async def record(database: Database, carried: Carried, lines: Sequence[Numbered]
         place = await transcript.lock(conn, carried.turn_id, carried.epoch)
         if place is None or place.state != "running":
             return True
+        if prepared and isinstance(prepared[-1].event, TurnCompleted):
+            gap = await _find_gap(conn, carried.turn_id, lines)
+            if gap is not None:
+                prepared[-1] = transcript.prepare(gap, prepared[-1].source)
         stored = await transcript.append(conn, carried.turn_id, place, prepared)
         ended = False
         for seq, new in enumerate(stored, start=place.last_seq + 1):
@@ -66,6 +74,21 @@ async def record(database: Database, carried: Carried, lines: Sequence[Numbered]
             await usage.add(conn, place.session_id, carried.turn_id, used)
     database.metrics.stored((new.event for new in stored), time.perf_counter() - started)
     return ended
+
+
+async def _find_gap(
+    conn: Connection, turn_id: UUID, lines: Sequence[Numbered]
+) -> TurnInterrupted | None:
+    """How a turn ends whose harness says that it is done, and whose transcript has a gap: nobody
+    knows what is missing there."""
+    told = any(isinstance(line.event, RunGap) for line in lines)
+    if not told and not await transcript.has_event(conn, turn_id, GAP):
+        return None
+    gap = StreamGap(
+        "The turn came to its end, but its journal lost lines on the way.",
+        hint="What the turn did is in the workspace. Start another turn.",
+    )
+    return TurnInterrupted(error=error_info(gap))
 
 
 async def record_end(database: Database, carried: Carried, event: Event) -> None:

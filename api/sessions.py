@@ -245,6 +245,15 @@ class Sessions:
             events=removed.events,
         )
 
+    async def check_kept(self, session_id: UUID) -> None:
+        """Raises: SessionNotFound, Conflict when the session is being deleted."""
+        async with self._database.connection() as conn:
+            deleting = await sessions.is_deleting(conn, session_id)
+        if deleting is None:
+            raise session_not_found(session_id)
+        if deleting:
+            raise Conflict("The session is being deleted.", hint="Delete it again to finish that.")
+
     async def _stop(self, session_id: UUID, turn_id: UUID) -> None:
         try:
             await self._turns.cancel(session_id, turn_id)

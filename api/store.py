@@ -27,13 +27,15 @@ if TYPE_CHECKING:
     from types_aiobotocore_s3.client import S3Client
     from types_aiobotocore_s3.type_defs import CompletedPartTypeDef
 
-    from api.settings import Settings, StorageSettings
+    from api.settings import StorageSettings
 
 # S3 lists and deletes at most this many keys a call.
 BATCH = 1000
 CHUNK_BYTES = 256 * 1024
 # Of an upload; S3 takes 10,000 parts, none but the last below 5 MiB.
 PART_BYTES = 8 << 20
+# Beside the sessions' directories, which are named by UUIDs.
+PROBE_KEY = ".ready"
 MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
 RANGE = re.compile(r"bytes=(\d+-\d*|-\d+)")
 
@@ -56,6 +58,13 @@ def mapped() -> Iterator[None]:
 
 def _code(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def name_version(etag: str, modified_at: datetime) -> str:
+    """An ETag for browsers. The store's own is not enough: SeaweedFS keeps that of an upload when a
+    mount writes to the file later."""
+    plain = etag.strip('"')
+    return f'"{plain}-{int(modified_at.timestamp())}"' if plain else ""
 
 
 @dataclass(frozen=True)
@@ -92,6 +101,15 @@ class Store:
                 if _code(error) not in MISSING:
                     raise
                 await self._client.create_bucket(Bucket=self._bucket)
+
+    async def check_writing(self) -> None:
+        """Make sure that the bucket takes an object: a store whose disk is full still answers.
+
+        Raises: StoreUnavailable.
+        """
+        with mapped():
+            await self._client.put_object(Bucket=self._bucket, Key=PROBE_KEY, Body=b"ready")
+            await self._client.delete_object(Bucket=self._bucket, Key=PROBE_KEY)
 
     async def list_directory(
         self, session_id: UUID, path: str, *, limit: int, cursor: str | None
@@ -163,7 +181,7 @@ class Store:
             async with body:
                 yield OpenFile(
                     size=answer["ContentLength"],
-                    etag=answer.get("ETag", ""),
+                    etag=name_version(answer.get("ETag", ""), answer["LastModified"]),
                     modified_at=answer["LastModified"],
                     content_range=answer.get("ContentRange") or None,
                     chunks=body.iter_chunks(CHUNK_BYTES),
@@ -355,6 +373,11 @@ class Stores:
         await self.sessions.check()
         await self.state.check()
 
+    async def check_writing(self) -> None:
+        """Raises: StoreUnavailable."""
+        await self.check()
+        await self.state.check_writing()
+
     async def manifest(self, session_id: UUID, turn_id: UUID) -> bytes:
         """The manifest of a turn's receipt, byte for byte as the receipt's sha256 has it.
 
@@ -442,7 +465,7 @@ async def open_client(settings: StorageSettings) -> AsyncIterator[S3Client]:
 
 
 @contextlib.asynccontextmanager
-async def open_stores(settings: Settings) -> AsyncIterator[Stores]:
+async def open_stores(settings: StorageSettings) -> AsyncIterator[Stores]:
     """The stores for the time of the block."""
     async with open_client(settings) as client:
         yield Stores(Store(client, settings.s3_bucket), Store(client, settings.s3_state_bucket))

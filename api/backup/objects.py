@@ -120,15 +120,15 @@ class Objects:
         for start in range(0, len(keys), BATCH):
             await self._store.remove([*keys[start : start + BATCH]])
 
-    async def clear(self) -> None:
-        """Remove every object."""
+    async def clear(self, last: str = "") -> None:
+        """Remove every object, and the one with the key `last` when the others are gone."""
         while True:
             with mapped():
                 answer = await self._client.list_objects_v2(Bucket=self._bucket, MaxKeys=BATCH)
             keys = [item["Key"] for item in answer.get("Contents", [])]
             if not keys:
                 return
-            await self._store.remove(keys)
+            await self._store.remove([key for key in keys if key != last] or keys)
 
     async def check(self) -> None:
         """Make sure that the bucket is there."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 SAY_EVERY = 2.0
 UNDO_SECONDS = 600.0
+# In the bucket of states while a restore is not done: objects beside it are that restore's.
+UNFINISHED = "restore-unfinished"
 EMPTY = "A backup goes into an empty stack only; nothing was changed. See docs/operations.md."
 
 
@@ -38,7 +40,7 @@ async def check(file: IO[bytes], *, say: Say) -> Content:
 async def restore(settings: StorageSettings, file: IO[bytes], *, say: Say) -> Content:
     """Bring a backup back: objects as they come, rows in one transaction that commits when all of
     it was held against the manifest, objects as the store gives them back. A restore that fails
-    leaves nothing.
+    leaves nothing; what one that was killed has left, the next one takes away.
 
     Raises: BackupError, DatabaseUnavailable, StoreUnavailable, MigrationError.
     """
@@ -49,8 +51,11 @@ async def restore(settings: StorageSettings, file: IO[bytes], *, say: Say) -> Co
             STATE: Objects(client, settings.s3_state_bucket),
         }
         async with conn.transaction():
-            await _must_be_empty(conn, buckets)
+            await _must_be_free(conn)
+            await _clear_unfinished(buckets, say)
+            await _must_be_empty(buckets)
             async with _undone_on_failure(buckets):
+                await buckets[STATE].put(UNFINISHED, 0, _no_bytes(), {})
                 target = _Stack(conn, buckets)
                 async with dump.any_order(conn):
                     content = await Reading(target, _seldom(say)).run(file)
@@ -58,10 +63,11 @@ async def restore(settings: StorageSettings, file: IO[bytes], *, say: Say) -> Co
                 if found := await dump.dangling(conn):
                     raise BadBackup(f"Rows refer to others that are not there: {found}.")
                 await dump.settle(conn)
+        await buckets[STATE].remove([UNFINISHED])
         return content
 
 
-async def _must_be_empty(conn: Connection, buckets: dict[str, Objects]) -> None:
+async def _must_be_free(conn: Connection) -> None:
     """Raises: NotEmpty."""
     if others := await dump.other_clients(conn):
         raise DatabaseInUse(
@@ -70,8 +76,22 @@ async def _must_be_empty(conn: Connection, buckets: dict[str, Objects]) -> None:
         )
     if tables := await dump.tables_with_rows(conn):
         raise NotEmpty(f"There are rows in {', '.join(tables)}.", hint=EMPTY)
-    for name, objects in buckets.items():
+
+
+async def _clear_unfinished(buckets: dict[str, Objects], say: Say) -> None:
+    """Only where no table has a row: a restore that was killed before its rows were committed."""
+    for objects in buckets.values():
         await objects.check()
+    if await buckets[STATE].sha256(UNFINISHED) is None:
+        return
+    say("removing what a restore that did not come to its end has left")
+    await buckets[FILES].clear()
+    await buckets[STATE].clear(last=UNFINISHED)
+
+
+async def _must_be_empty(buckets: dict[str, Objects]) -> None:
+    """Raises: NotEmpty."""
+    for name, objects in buckets.items():
         if key := await objects.any_key():
             raise NotEmpty(f"There are objects in the bucket of {name}: {key}.", hint=EMPTY)
 
@@ -84,9 +104,14 @@ async def _undone_on_failure(buckets: dict[str, Objects]) -> AsyncIterator[None]
     except BaseException:
         with contextlib.suppress(HoldfastError, TimeoutError):
             async with asyncio.timeout(UNDO_SECONDS):
-                for objects in buckets.values():
-                    await asyncio.shield(objects.clear())
+                await asyncio.shield(buckets[FILES].clear())
+                await asyncio.shield(buckets[STATE].clear(last=UNFINISHED))
         raise
+
+
+async def _no_bytes() -> AsyncIterator[bytes]:
+    return
+    yield
 
 
 class _Stack:

@@ -322,11 +322,20 @@ async def touch(conn: Connection, session_id: UUID) -> None:
     await conn.execute(TOUCH, session_id)
 
 
+IS_DELETING = "SELECT deleting FROM sessions WHERE id = $1"
+
+
+async def is_deleting(conn: Connection, session_id: UUID) -> bool | None:
+    """None when there is no such session."""
+    found: bool | None = await conn.fetchval(IS_DELETING, session_id)
+    return found
+
+
 MARK_DELETING = "UPDATE sessions SET deleting = true WHERE id = $1"
 
 
 async def mark_deleting(conn: Connection, session_id: UUID) -> None:
-    """From here on the session takes no turn any more."""
+    """From here on the session takes no turn and no change of its files any more."""
     await conn.execute(MARK_DELETING, session_id)
 
 

@@ -99,6 +99,19 @@ async def lock(conn: Connection, turn_id: UUID, epoch: int) -> Place | None:
     return place
 
 
+HAS_EVENT = """
+SELECT EXISTS (
+    SELECT 1 FROM events e JOIN turns t ON t.session_id = e.session_id
+    WHERE t.id = $1 AND e.seq BETWEEN t.first_seq AND t.last_seq AND e.type = $2
+)
+"""
+
+
+async def has_event(conn: Connection, turn_id: UUID, event_type: str) -> bool:
+    """Whether the turn has such an event."""
+    return bool(await conn.fetchval(HAS_EVENT, turn_id, event_type))
+
+
 INSERT = """
 INSERT INTO events (session_id, turn_id, seq, source, at, type, size, body, words)
 SELECT $1, $2, u.seq, u.source, u.at, u.type, u.size, u.body,

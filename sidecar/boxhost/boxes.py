@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,7 +23,7 @@ from typing import Any
 from sidecar.boxhost import freezer, processes
 from sidecar.boxhost.processes import ProcessId, ProcessInfo
 from sidecar.boxhost.uids import Uids
-from sidecar.record_files import read_record, write_record
+from sidecar.record_files import read_record, replacing, write_record
 from sidecar.tasks import at_a_time
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,8 @@ EXEC_MARK = "HOLDFAST_EXEC"
 START_SECONDS = 30
 KILL_SECONDS = 5
 STOP_AT_A_TIME = 8
+ENVIRONMENT_LOOKS = 10
+ENVIRONMENT_SECONDS = 0.005
 ETC = {
     "passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\nagent:x:1000:1000::/home/agent:/bin/bash\n",
     "group": "root:x:0:\nagent:x:1000:\n",
@@ -48,6 +51,7 @@ ETC = {
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
     "resolv.conf": "",
 }
+ETC_MODE = 0o644  # whatever our umask: the box's user reads it
 HOST_ETC = ("/etc/ssl", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime")
 
 
@@ -284,8 +288,9 @@ class Boxes:
             if not await processes.wait_gone(keeper, KILL_SECONDS):
                 raise BoxFailed(f"keeper {keeper.pid} of box {box_id} survived SIGKILL")
         await freezer.remove(place)
-        await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
+        # The directory last: by it a successor knows that there is something left to remove.
         self._socket(box_id).unlink(missing_ok=True)
+        await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
         return bool(keepers)
 
     def _socket(self, box_id: str) -> Path:
@@ -363,11 +368,7 @@ class Boxes:
         """Raises: BoxFailed, when a process cannot die because its file system hangs."""
         marker = f"{name}={value}".encode()
         for _ in range(50):  # a fork bomb gets fifty sweeps
-            left = [
-                p.id
-                for p in await asyncio.to_thread(self.processes, box)
-                if processes.environment_has(p.id, marker)
-            ]
+            left = await self._find_marked(box, marker)
             if not left:
                 return
             for process in left:
@@ -377,18 +378,48 @@ class Boxes:
                     raise BoxFailed(f"process {process.pid} of box {box.id} survived SIGKILL")
         raise BoxFailed(f"processes of box {box.id} multiply faster than they can be killed")
 
+    async def _find_marked(self, box: Box, marker: bytes) -> list[ProcessId]:
+        """One without an environment is looked at again: in the middle of an exec it has none."""
+
+        def look() -> list[ProcessId]:
+            left = [each.id for each in self.processes(box)]
+            found: list[ProcessId] = []
+            for _ in range(ENVIRONMENT_LOOKS):
+                environments = {each: processes.environment(each) for each in left}
+                found += [
+                    each
+                    for each, variables in environments.items()
+                    if processes.has_variable(variables or b"", marker)
+                ]
+                left = [each for each, variables in environments.items() if variables == b""]
+                if not left:
+                    break
+                time.sleep(ENVIRONMENT_SECONDS)
+            return found
+
+        return await asyncio.to_thread(look)
+
     def _write_etc(self) -> None:
         self._etc.mkdir(parents=True, exist_ok=True)
         for name, text in ETC.items():
             path = self._etc / name
-            if not path.exists():
-                path.write_text(text)
-                path.chmod(0o644)  # whatever our umask: the box's user reads it
+            if not _holds(path, text):
+                with replacing(path) as file:
+                    os.fchmod(file.fileno(), ETC_MODE)
+                    file.write(text.encode())
 
 
 def _parse(record: dict[str, Any]) -> Box:
     keeper, first = ProcessId(**record["keeper"]), ProcessId(**record["first"])
     return Box(**{**record, "keeper": keeper, "first": first})
+
+
+def _holds(path: Path, text: str) -> bool:
+    """Whether the box's user can read just this there."""
+    try:
+        return path.stat().st_mode & 0o777 == ETC_MODE and path.read_bytes() == text.encode()
+    except FileNotFoundError:
+        return False
 
 
 def _make_for(uid: int | None, directory: Path, mode: int) -> None:

@@ -8,6 +8,7 @@ of landing beside the store.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import secrets
@@ -88,11 +89,11 @@ class Mounts:
         """The directory to bind into a box; made if it is not there."""
         self._share()
         parent = self._root / session_id
-        mountpoint = parent / "workspace"
-        if not parent.exists():
-            parent.mkdir(parents=True)
-            mountpoint.mkdir(mode=0o555)
-            parent.chmod(0o555)
+        parent.mkdir(parents=True, exist_ok=True)
+        # Step by step: whoever was here before may have died after any of them.
+        with contextlib.suppress(FileExistsError):
+            (parent / "workspace").mkdir(mode=0o555)
+        parent.chmod(0o555)
         return parent
 
     def get(self, session_id: str) -> Mount | None:
@@ -158,15 +159,15 @@ class Mounts:
         """
         mount = self.get(session_id)
         path = self._root / session_id / "workspace"
-        if mount is None and not _is_fuse(path):
-            return False
         if mount is not None:
             if gently and mount.alive():
                 await self._run_umount(path, lazy=False)
                 await processes.wait_gone(mount.daemon, self._limits.kill)
             await self._end_daemon(mount.daemon)
-        # A daemon without a record: its sidecar died between the two.
-        await self.end_strays(_serving(path))
+        # A daemon without a record, in place or about to be: its starter died between the two.
+        strays = await self.end_strays(lambda argv: self._session_of(argv) == session_id)
+        if mount is None and not strays and not _is_fuse(path):
+            return False
         # Only now: a lazy unmount under a living daemon would leave a writer nobody sees.
         while _is_fuse(path) and await self._run_umount(path, lazy=True):
             pass
@@ -211,8 +212,8 @@ class Mounts:
         """Unmount everything, also what a crash left without a record; how many there were."""
         ending = [self.unmount(mount.session_id, gently=gently) for mount in self.all()]
         count = sum(await at_a_time(STOP_AT_A_TIME, ending))
+        count += await self.end_strays(lambda argv: self._session_of(argv) is not None)
         for path in _mountpoints_below(self._root):
-            await self.end_strays(_serving(path))
             await self._run_umount(path, lazy=True)
         return count
 
@@ -220,8 +221,10 @@ class Mounts:
         """Clear away mounts whose daemon is gone, and daemons that nobody knows of; how many."""
         known = self.all()
         sessions = {mount.session_id for mount in known if not mount.alive()}
-        strangers = {path.parent.name for path in _fuse_below(self._root)}
-        strangers -= {mount.session_id for mount in known}
+        recorded = {mount.session_id for mount in known}
+        # First by their arguments: a mount may be about to come.
+        await self.end_strays(lambda argv: self._session_of(argv) not in {None, *recorded})
+        strangers = {path.parent.name for path in _fuse_below(self._root)} - recorded
         for session_id in sorted(sessions | strangers):
             await self.unmount(session_id, gently=False)
         return len(sessions | strangers)
@@ -241,9 +244,10 @@ class Mounts:
         """Let mounts made later show up in boxes started earlier. Only root can; an ordinary
         user's boxes see a remount where the distribution shares `/`, as systemd does."""
         self._root.mkdir(parents=True, exist_ok=True)
-        if os.geteuid() == 0 and self._root.resolve() not in _mountpoints_below(self._root):
+        if os.geteuid() == 0:
             root = str(self._root.resolve())
-            namespaces.mount(root, root, None, namespaces.MS_BIND)
+            if self._root.resolve() not in _mountpoints_below(self._root):
+                namespaces.mount(root, root, None, namespaces.MS_BIND)
             namespaces.mount(None, root, None, namespaces.MS_SHARED)
 
     async def _end_daemon(self, daemon: ProcessId) -> None:
@@ -265,6 +269,16 @@ class Mounts:
             await process.wait()
             return False
 
+    def _session_of(self, argv: Sequence[str]) -> str | None:
+        """The session that a daemon with these arguments, weed's or geesefs's, serves here."""
+        places = [arg.removeprefix("-dir=") for arg in argv if arg.startswith("-dir=")]
+        if "-f" in argv:
+            places.append(argv[-1])
+        for place in map(Path, places):
+            if place.name == "workspace" and place.parent.parent == self._root:
+                return place.parent.name
+        return None
+
     def _log(self, session_id: str) -> Path:
         return self._logs / f"mount-{session_id}.log"
 
@@ -284,11 +298,6 @@ def _parse(record: dict[str, Any]) -> Mount:
         path=Path(record["path"]),
         uid=record.get("uid"),
     )
-
-
-def _serving(path: Path) -> Callable[[Sequence[str]], bool]:
-    """Whether a command line is that of weed or geesefs at this mountpoint."""
-    return lambda argv: f"-dir={path}" in argv or ("-f" in argv and argv[-1] == str(path))
 
 
 def _mountinfo(part: str = "") -> list[tuple[Path, str]]:

@@ -13,6 +13,7 @@ from sidecar.tasks import background
 
 # What is in the box is not trusted: `cat` of what it keeps may never end.
 MOST_OUTPUT_BYTES = 64 << 20
+OUTPUT_SECONDS = 5
 NO_BOX = 125  # what enter.py answers when the box is not there to enter
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": HOME, "LANG": "C.UTF-8"}
 
@@ -22,9 +23,10 @@ async def run(boxes: Boxes, box: Box, command: BoxCommand) -> Ran:
     async with boxes.marked(box) as (name, value):
         process = await _enter(boxes, box, command, {name: value}, detached=False)
         entered = processes.identify(process.pid)
+        written = bytearray(), bytearray()
         try:
             async with background() as tasks:
-                output = tasks.start(_communicate(process, command.stdin))
+                output = tasks.start(_communicate(process, command.stdin, written))
                 end = tasks.start(processes.wait_pid(process.pid, command.timeout))
                 await asyncio.wait({output, end}, return_when=asyncio.FIRST_COMPLETED)
                 if output.done() and output.exception() is not None:
@@ -34,28 +36,41 @@ async def run(boxes: Boxes, box: Box, command: BoxCommand) -> Ran:
                     processes.kill(entered)
                 # What the command left in the background holds its pipes open.
                 await boxes.kill_marked(box, name, value)
-                collected: tuple[bytes, bytes] = await output
+                # Whoever holds them in spite of it must not hold up the answer.
+                await asyncio.wait({output}, timeout=OUTPUT_SECONDS)
+                if output.done():
+                    output.result()
+                else:
+                    _close_pipes(process)
         finally:
             if entered is not None:  # not process.kill(): it reaps, behind asyncio's back
                 processes.kill(entered)
     exit_code = process.returncode or 0 if ended else TIMED_OUT
     if exit_code == NO_BOX and not box.alive():
         raise BoxGone(f"box {box.id} cannot be entered")
-    return Ran(exit_code, *collected)
+    return Ran(exit_code, *map(bytes, written))
 
 
 async def _communicate(
-    process: asyncio.subprocess.Process, stdin: bytes | None
-) -> tuple[bytes, bytes]:
-    """What the command wrote. Raises: BoxFailed, when it is too much."""
+    process: asyncio.subprocess.Process, stdin: bytes | None, written: tuple[bytearray, bytearray]
+) -> None:
+    """What the command writes goes to `written`. Raises: BoxFailed, when it is too much."""
     async with background() as tasks:
         assert process.stdout is not None
         assert process.stderr is not None
         tasks.start(_feed(process, stdin))
-        both = [tasks.start(_bounded(each)) for each in (process.stdout, process.stderr)]
-        written = await both[0], await both[1]
+        both = [
+            tasks.start(_read_bounded(pipe, output))
+            for pipe, output in zip((process.stdout, process.stderr), written, strict=True)
+        ]
+        for each in both:
+            await each
         await process.wait()
-        return written
+
+
+def _close_pipes(process: asyncio.subprocess.Process) -> None:
+    """Of a process that has ended. asyncio has no public way to let go of them."""
+    process._transport.close()  # type: ignore[attr-defined]
 
 
 async def _feed(process: asyncio.subprocess.Process, stdin: bytes | None) -> None:
@@ -66,13 +81,11 @@ async def _feed(process: asyncio.subprocess.Process, stdin: bytes | None) -> Non
     process.stdin.close()
 
 
-async def _bounded(reader: asyncio.StreamReader) -> bytes:
-    read = bytearray()
+async def _read_bounded(reader: asyncio.StreamReader, into: bytearray) -> None:
     while chunk := await reader.read(1 << 18):
-        read += chunk
-        if len(read) > MOST_OUTPUT_BYTES:
+        into += chunk
+        if len(into) > MOST_OUTPUT_BYTES:
             raise BoxFailed(f"a command wrote more than {MOST_OUTPUT_BYTES} bytes")
-    return bytes(read)
 
 
 async def spawn(boxes: Boxes, box: Box, command: BoxCommand) -> None:

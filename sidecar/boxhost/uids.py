@@ -17,6 +17,7 @@ from sidecar.record_files import BROKEN, read_record, sweep_records, write_recor
 # A range that no distribution hands out to people or services; spread so that two stacks on one
 # host rarely share uids, which would be ugly in `ps` but not unsafe.
 UID_BASE, BLOCKS, UIDS_PER_BLOCK = 1_900_000, 400, 500
+ALL_UIDS = range(UID_BASE, UID_BASE + BLOCKS * UIDS_PER_BLOCK)
 # A session that was given its uid this lately may be about to use it.
 FRESH_SECONDS = 600.0
 
@@ -55,10 +56,16 @@ class Uids:
     def _given(self) -> dict[str, int]:
         found = {}
         for path in self._dir.glob("[!.]*"):
-            uid = None if path.suffix == BROKEN else read_record(path, int)
+            uid = None if path.suffix == BROKEN else read_record(path, self._parse)
             if uid is not None:
                 found[path.name] = uid
         return found
+
+    def _parse(self, record: int) -> int:
+        """What is left of a record that was cut off is somebody else's uid. Raises: ValueError."""
+        if record not in ALL_UIDS and record not in self._block:
+            raise ValueError(f"{record} is no uid of a session")
+        return record
 
     def _choose(self, session_id: str, given: dict[str, int]) -> int | None:
         taken = set(given.values())

@@ -89,7 +89,8 @@ class Walker:
             os.close(fd)
 
     def put(self, name: str, text: str) -> dict[str, Any]:
-        """Write a new file and do not come back before it is in the store."""
+        """Write a new file and do not come back before it is in the store. The directory must be
+        listed too: weed, once the disk of its cache was full, writes and lists no more."""
         with self.top() as top:
             how = os.O_CREAT | os.O_EXCL | os.O_WRONLY
             fd = os.open(_at_top(name), how, 0o600, dir_fd=top)
@@ -98,6 +99,8 @@ class Walker:
             os.fsync(fd)
         finally:
             os.close(fd)
+        with self.top() as top, os.scandir(top) as found:
+            next(found, None)
         return {}
 
     def remove(self, name: str) -> dict[str, Any]:

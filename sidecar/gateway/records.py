@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import io
 import json
 import logging
 import os
@@ -19,11 +21,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from uuid import UUID
 
 from contracts.bodies import GatewayRecord, GatewayRecords, Spent, Terms
 from contracts.events import dumps
+from sidecar.record_files import replacing, sweep_records
 
 logger = logging.getLogger(__name__)
 
@@ -226,10 +229,17 @@ class SessionLog:
         return dumps({"state": {"last": self._last, "spent": spent, "terms": terms}})
 
     def _write(self, line: bytes) -> None:
+        """Raises: OSError; then the file is as it was: a torn line would spoil the next one."""
         if self._removed:
             return
-        with _private(self._path, os.O_APPEND) as file:
-            self._written += file.write(line + b"\n")
+        data = line + b"\n"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        with io.FileIO(os.open(self._path, flags, 0o600), "wb") as file:
+            before = file.seek(0, os.SEEK_END)
+            if file.write(data) != len(data):
+                file.truncate(before)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        self._written += len(data)
         if self._written > self._limits.rewrite_bytes:
             self._rewrite()
 
@@ -238,15 +248,13 @@ class SessionLog:
         records come first."""
         if self._removed:
             return
-        new = self._path.with_suffix(".new")
         lines = [
             *(_line(record) for record in self._records),
             *(dumps({"began": n, "about": about}) for n, about in self._open.items()),
             self._state(),
         ]
-        with _private(new, os.O_TRUNC) as file:
+        with replacing(self._path, mode=0o600) as file:
             file.write(b"\n".join(lines) + b"\n")
-        new.rename(self._path)
         self._written = 0
 
 
@@ -256,6 +264,7 @@ class Records:
     def __init__(self, directory: Path) -> None:
         self._directory = directory / DIRECTORY
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sweep_records(self._directory)
         self._logs: dict[UUID, SessionLog] = {}
 
     def of(self, session_id: UUID) -> SessionLog:
@@ -280,7 +289,3 @@ class Records:
 
 def _line(record: GatewayRecord) -> bytes:
     return dumps(record.model_dump(mode="json"))
-
-
-def _private(path: Path, how: int) -> BinaryIO:
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | how, 0o600), "wb")

@@ -108,6 +108,9 @@ class Runs:
                 if turn_id not in self._turns:
                     del self._journals[turn_id]
                     continue
+            else:  # whoever wrote its end may have died before it could do this
+                with contextlib.suppress(OSError):
+                    progress.mark_ended(journal)
             replaced = newest.get(session_id)
             if replaced in self._turns:
                 self._turns[replaced].cancel()
@@ -270,9 +273,7 @@ class Runs:
     def forget_before(self, when: float) -> None:
         """Remove the journals of runs that ended before then, and what is left of others."""
         sweep_records(self._dir)
-        for path in self._dir.glob("*.progress"):
-            if not path.with_suffix(".ndjson").exists():
-                path.unlink(missing_ok=True)
+        progress.remove_orphans(self._dir)
         for turn_id, journal in list(self._journals.items()):
             if turn_id in self._turns or not journal.ended:
                 continue
@@ -285,7 +286,7 @@ class Runs:
 
     def _forget(self, turn_id: UUID, journal: Journal) -> None:
         journal.path.unlink(missing_ok=True)
-        progress.clear(journal)
+        progress.remove_record(journal)
         del self._journals[turn_id]
 
     def _journal(self, turn_id: UUID) -> Journal:

@@ -14,7 +14,7 @@ from contracts.bodies import Durability
 from sidecar.harnesses import agent_server
 from sidecar.harnesses.base import Choice, Harness, program
 from sidecar.providers.base import SandboxProcess
-from sidecar.record_files import read_record, sweep_records, write_record
+from sidecar.record_files import BROKEN, read_record, sweep_records, write_record
 from sidecar.runs.states import Native
 
 VERSION = 3
@@ -101,6 +101,13 @@ class LiveSandboxes:
     def all(self) -> list[Live]:
         found = (read_record(path, _parse) for path in sorted(self._dir.glob("*.json")))
         return [live for live in found if live is not None]
+
+    def list_lost(self) -> set[UUID]:
+        """Sessions whose record was set aside and that have no new one: a sandbox of theirs may
+        live, and nothing here says until when."""
+        found = (path.name.partition(".")[0] for path in self._dir.glob(f"*.json{BROKEN}"))
+        lost = {UUID(name) for name in found}
+        return {session_id for session_id in lost if not self._path(session_id).exists()}
 
     def put(self, live: Live) -> None:
         record = {"v": VERSION, **asdict(live)}

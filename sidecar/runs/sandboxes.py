@@ -85,6 +85,7 @@ class Sandboxes:
         self.live = live
         self._warmth = warmth
         self._locks: defaultdict[UUID, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._cleared: set[tuple[UUID, str]] = set()  # sessions that lost their record, by provider
 
     def lock(self, session_id: UUID) -> asyncio.Lock:
         """Held by whoever creates, uses or ends the session's sandbox."""
@@ -200,12 +201,18 @@ class Sandboxes:
         return self.providers[provider].choice
 
     async def mounted(self, session_id: UUID) -> Workspace | None:
-        """The session's workspace if it is mounted right now, whether a sandbox lives or not."""
+        """The session's workspace if it is mounted right now, whether a sandbox lives or not; one
+        that is inside of a sandbox goes with it."""
         for provider in self._all():
             workspace = await provider.workspace(str(session_id))
-            if workspace is not None:
-                return workspace
+            if workspace is None or (provider.inside and await self._has_no_sandbox(session_id)):
+                continue
+            return workspace
         return None
+
+    async def _has_no_sandbox(self, session_id: UUID) -> bool:
+        live = self.live.get(session_id)
+        return live is None or await self.is_gone(live)
 
     @contextlib.asynccontextmanager
     async def unmounted(self, session_id: UUID) -> AsyncIterator[None]:
@@ -467,6 +474,8 @@ class Sandboxes:
             try:
                 # Together: where turns come and go by the dozen, one after the other falls behind.
                 await at_a_time(REAP_AT_A_TIME, [self._reap_one(each) for each in self._too_warm()])
+                for session_id in self.live.list_lost():
+                    await self._end_lost(session_id)
             except Exception:  # the boundary: what cannot be reaped must not end the service
                 log.exception("could not look for sandboxes to end")
             await asyncio.sleep(REAP_SECONDS)
@@ -490,6 +499,27 @@ class Sandboxes:
                 log.info("sandbox %s ended after its warm time", live.sandbox_id)
             except HoldfastError as error:
                 log.warning("sandbox %s did not end, trying again: %s", live.sandbox_id, error)
+
+    async def _end_lost(self, session_id: UUID) -> None:
+        """End the sandboxes of a session whose record could not be read: no turn would use them,
+        and nothing says how long to keep them warm."""
+        if self.lock(session_id).locked():
+            return
+        async with self.lock(session_id):
+            if self.live.get(session_id) is not None:
+                return  # a turn has made another one in between
+            for provider in await self._usable():
+                if (session_id, provider.name) in self._cleared:
+                    continue
+                try:
+                    async for box in provider.list({"session": str(session_id)}):
+                        await _destroy(provider, box.sandbox_id)
+                        log.warning("ended sandbox %s, whose record was lost", box.sandbox_id)
+                    await provider.release(str(session_id))
+                except HoldfastError as error:
+                    log.warning("cannot end the lost sandbox of %s: %s", session_id, error)
+                else:
+                    self._cleared.add((session_id, provider.name))
 
 
 async def _trouble(provider: Durable) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -79,6 +79,7 @@ class Turn:
         self._recorded = Recorded(sandboxes.gateway, journal, recorded_upto, begun=adopted)
         self._adopted = adopted
         self._progress = progress.load(journal)
+        self._lost_lines = self._progress.lines - journal.last_n if adopted else 0
         self._sandbox: DurableSandbox | None = None
         self._live: Live | None = None
         self._acp_session: str | None = None
@@ -98,6 +99,9 @@ class Turn:
             log.warning("cannot note that turn %s is cancelled: %s", self._request.turn_id, error)
 
     async def run(self) -> None:
+        if self._progress.phase == "ended":
+            await self._end_again()
+            return
         async with self._sandboxes.lock(self._request.session_id):
             end = await self._guarded(self._work())
             end = await self._guarded(self._judge(end))
@@ -110,13 +114,23 @@ class Turn:
             await self._journal.append_end(end)
             await self._guarded(self._forget())
 
+    async def _end_again(self) -> None:
+        """The journal lost the end of a turn that is over. Nothing is done again: the work would be
+        done twice, and another manifest take the place of the one that the receipt is of."""
+        lost = StreamGap(
+            "the turn had ended, and its journal lost how",
+            hint="What the turn had done is in the workspace. Start another turn.",
+        )
+        info = events.ErrorInfo.model_validate(lost.body())
+        await self._journal.append_end(events.TurnInterrupted(error=info))
+
     async def _judge(self, end: events.EventBase) -> events.EventBase:
         await self._recorded.take_rest(cut_off=not isinstance(end, events.TurnCompleted))
         return self._recorded.judged(end)
 
     async def _forget(self) -> None:
         """The end is written: what was kept for whoever goes on with the turn is not needed."""
-        progress.clear(self._journal)
+        progress.mark_ended(self._journal)
         await self._recorded.forget()
 
     async def _guarded(self, step: Coroutine[Any, Any, Any]) -> events.EventBase:
@@ -137,6 +151,10 @@ class Turn:
 
     async def _work(self) -> events.EventBase:
         """Everything up to the answer to the prompt."""
+        if self._lost_lines > 0:
+            # Of a turn that settles nothing is heard again: what was said at its end is lost.
+            reason = "the journal ends before the record of how far the turn had come"
+            await self._journal.append(events.RunGap(lines=self._lost_lines, reason=reason))
         if self._adopted:
             reason = "the sidecar was restarted in the middle of the turn"
             await self._journal.append(events.RunAdopted(reason=reason))
@@ -231,22 +249,30 @@ class Turn:
         assert self._live is not None
         live, sandboxes = self._live, self._sandboxes
 
-        async def run(what: str, work: Coroutine[Any, Any, None]) -> None:
+        # Functions: a turn that fails at once ends the watchers before they have begun.
+        async def run(what: str, work: Callable[[], Awaitable[None]]) -> None:
             try:
-                await work
+                await work()
             except Exception as error:  # the boundary of a watcher: told, and by the turn
                 log.exception("turn %s: %s failed", self._request.turn_id, what)
                 if not isinstance(error, HoldfastError):
                     error = HoldfastError(f"{what} failed: {type(error).__name__}: {error}")
                 conversation.fail(error)
 
-        watch = mount_watch.watch(sandboxes, live, sandbox, self._journal.append)
+        def watch() -> Awaitable[None]:
+            return mount_watch.watch(sandboxes, live, sandbox, self._journal.append)
+
+        def keep_copying() -> Awaitable[None]:
+            return mount_watch.keep_copying(sandboxes, live, sandbox)
+
+        def keep_alive() -> Awaitable[None]:
+            return mount_watch.keep_alive(live, sandbox)
+
         async with background() as tasks:
             tasks.start(run("watching the workspace", watch))
-            copying = mount_watch.keep_copying(sandboxes, live, sandbox)
-            tasks.start(run("copying the workspace", copying))
-            tasks.start(run("keeping the sandbox alive", mount_watch.keep_alive(live, sandbox)))
-            tasks.start(run("taking the gateway's records", self._recorded.follow()))
+            tasks.start(run("copying the workspace", keep_copying))
+            tasks.start(run("keeping the sandbox alive", keep_alive))
+            tasks.start(run("taking the gateway's records", self._recorded.follow))
             yield
 
     async def _brief(self, brought: Brought) -> str:
@@ -283,7 +309,11 @@ class Turn:
     async def _settle(self, end: events.EventBase) -> events.EventBase:
         """The barrier, also after a failure: what was done is proven or said not to be."""
         if self._journal.has("receipt"):
-            return end  # all that was missing when the sidecar died was the end itself
+            # All that was missing when the sidecar died: the end itself, and what HOME has now.
+            if self._journal.has("state.captured") and self._live and self._acp_session:
+                native = Native(self._acp_session, self._epoch_known_after(end))
+                self._live = self._live.with_native(self._harness.name, native)
+            return end
         try:
             self._save(phase="settling", end=events.to_dict(end))
         except OSError as error:  # whoever goes on with the turn hears its answer once more

@@ -39,8 +39,14 @@ Held = Callable[[], Awaitable[Iterable[int]]]
 class Carrier(Protocol):
     """Carries files between the workspace and the store. Raises: MountSick, StoreUnavailable."""
 
+    @property
+    def fetched(self) -> Mapping[str, tuple[str, str]]:
+        """The sha256 of what was read from the store, by path, and the ETag that it had there."""
+        ...
+
     async def push(self, wanted: Mapping[str, Entry], gone: Iterable[str]) -> None:
-        """Bring to the store what it lacks or has otherwise, and take away what is gone."""
+        """Bring to the store what it lacks or has otherwise, and take away what is gone; a path
+        with a slash at its end is a directory that is empty there."""
         ...
 
     async def fetch(self, paths: Iterable[str]) -> None:
@@ -150,6 +156,7 @@ class Barrier:
         self._entries: dict[str, Entry] = {}
         self._md5: dict[str, str] = {}
         self._proven: dict[str, tuple[str, str]] = {}  # path -> sha256, ETag that goes with it
+        self._pushed: dict[str, str] = {}  # path -> md5 of what the carrier has stored
         self._suspect: set[str] = set()
         self._distrusted: set[str] = set()  # read again, although nothing tells that they changed
         self._deleted: set[str] = set()  # what was here, is not any more, and may still be stored
@@ -225,7 +232,11 @@ class Barrier:
         gone = await self._gone_here(only_stored)
         in_the_way = {path: self._in_the_way(path) for path in only_stored - gone}
         wanted = differences.keys() & self._entries.keys() - set(in_the_way.values())
-        await carrier.push({path: self._entries[path] for path in wanted}, gone)
+        # A directory of that name that a user or a mount has made would hide what is stored.
+        hiding = [f"{path}/" for path in wanted if differences[path] == MISSING]
+        deleted = [*gone, *self._vanished_directories(gone), *hiding]
+        await carrier.push({path: self._entries[path] for path in wanted}, deleted)
+        self._pushed.update({path: self._md5[path] for path in wanted})
         await carrier.fetch(path for path, what in in_the_way.items() if what is None)
 
     async def _gone_here(self, only_stored: set[str]) -> set[str]:
@@ -237,6 +248,18 @@ class Barrier:
             known = {entry.path for entry in latest.entries} if latest is not None else set()
             gone |= only_stored & known
         return gone
+
+    def _vanished_directories(self, gone: Iterable[str]) -> list[str]:
+        """The keys of directories that went with these files, the deepest first. SeaweedFS keeps
+        one whose last object is deleted, and what is stored under its name later would be a
+        directory to a mount. It does not delete one that is not empty."""
+        above = {path[:at] for path in gone for at, each in enumerate(path) if each == "/"}
+        vanished = [
+            path
+            for path in above
+            if path not in self._entries or self._entries[path].kind != "directory"
+        ]
+        return [f"{path}/" for path in sorted(vanished, key=len, reverse=True)]
 
     def _in_the_way(self, path: str) -> str | None:
         """What stands in the workspace where a file of the store needs a directory. Neither takes
@@ -397,10 +420,18 @@ class Barrier:
         return differences
 
     def _is_proven(self, entry: Entry, there: StoredObject) -> bool:
-        """An ETag is the md5 only of what was stored in one piece."""
-        if there.etag == self._md5[entry.path]:
+        """An ETag is the md5 only of what was stored in one piece, and of nothing that a weed mount
+        has written to since: SeaweedFS keeps the one of the upload. Where a carrier brings files to
+        the store, the mount of an earlier turn may have done so, and only what was pushed or read
+        by us is known by its ETag."""
+        told = (entry.sha256, there.etag)
+        if self._proven.get(entry.path) == told:
             return True
-        return self._proven.get(entry.path) == (entry.sha256, there.etag)
+        if self._carrier is None:
+            return there.etag == self._md5[entry.path]
+        if self._carrier.fetched.get(entry.path) == told:
+            return True
+        return there.etag == self._md5[entry.path] == self._pushed.get(entry.path)
 
 
 async def _each(work: Callable[[str], Any], paths: Iterable[str]) -> None:

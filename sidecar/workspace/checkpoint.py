@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import hashlib
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -138,6 +139,7 @@ class Copies:
         self._store = store
         self._prefix = f"{session_id}/"
         self._owner = owner
+        self.fetched: dict[str, tuple[str, str]] = {}
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -170,6 +172,8 @@ class Copies:
 
     async def _bring(self, stored: Mapping[str, StoredObject]) -> None:
         taken: set[str] = set()  # by the agent, meanwhile
+        etags = {item.key: item.etag for item in stored.values()}
+        read: dict[str, Any] = {}  # the sha256 of each file, as far as it was read
         for whole in _batches(_pieces(stored.values())):
             batch = [piece for piece in whole if piece.path not in taken]
             datas = await _all(self._fetch(piece) for piece in batch)
@@ -177,10 +181,15 @@ class Copies:
                 {"path": p.path, "offset": p.offset, "data": base64.b64encode(data).decode()}
                 for p, data in zip(batch, datas, strict=True)
             ]
+            for piece, data in zip(batch, datas, strict=True):
+                read.setdefault(piece.path, hashlib.sha256()).update(data)
             told = await self._files.call(
                 "fill", bound=CALL_SECONDS, pieces=pieces, uid=self._owner
             )
             taken.update(told["taken"])
+        for path, sha256 in read.items():
+            if path not in taken:
+                self.fetched[path] = (sha256.hexdigest(), etags[path])
 
     async def _fetch(self, piece: Piece) -> bytes:
         if piece.size == 0:

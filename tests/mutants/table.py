@@ -18,6 +18,7 @@ class Mutant:
 
 WALKER = "tests/unit/boxhost/test_walker_links.py"
 SETTLING = "tests/unit/runs/test_settling.py"
+FREEZER = "tests/integration/boxhost/test_freezer.py"
 BOXES = "tests/integration/boxhost/test_boxes.py"
 NAMESPACES = f"{BOXES}::test_every_namespace_and_the_session_are_the_boxs_own"
 CAPABILITIES = f"{BOXES}::test_nobody_between_the_keeper_and_the_box_has_or_regains_a_capability"
@@ -25,8 +26,65 @@ SEEN = (
     "tests/integration/api/test_receipts.py"
     "::test_a_receipt_with_much_behind_it_is_stored_at_once_and_seen_with_the_end"
 )
+LEASES = "tests/integration/api/test_leases.py"
+AT_ITS_END = f"{LEASES}::test_a_lease_is_free_at_its_end_and_no_moment_before"
+FOR_ADMINS = "tests/integration/api/test_auth.py::test_tokens_and_the_record_are_for_admins_alone"
+METERING = "tests/unit/gateway/test_metering.py"
+USED_UP = f"{METERING}::test_a_budget_that_is_used_up_to_the_last_is_spent"
+MANIFEST = (
+    "tests/integration/api/test_receipts.py::test_the_manifest_of_a_turn_is_served_as_it_is_stored"
+)
 
 MUTANTS = (
+    Mutant(
+        "a lease is taken five seconds early",
+        "api/db/leases.py",
+        'IS_FREE = "SELECT expires_at <= now() FROM',
+        "IS_FREE = \"SELECT expires_at <= now() + interval '5 s' FROM",
+        (AT_ITS_END,),
+    ),
+    Mutant(
+        "a lease is said to be free five seconds early",
+        "api/db/leases.py",
+        "WHERE l.expires_at <= now() AND NOT",
+        "WHERE l.expires_at <= now() + interval '5 s' AND NOT",
+        (AT_ITS_END,),
+    ),
+    Mutant(
+        "role run lists tokens",
+        "api/roles.py",
+        '("GET", "/tokens"): Rule("admin"),',
+        '("GET", "/tokens"): Rule("run"),',
+        (FOR_ADMINS,),
+    ),
+    Mutant(
+        "role run makes tokens",
+        "api/roles.py",
+        '("POST", "/tokens"): Rule("admin", "token.create"),',
+        '("POST", "/tokens"): Rule("run", "token.create"),',
+        (FOR_ADMINS,),
+    ),
+    Mutant(
+        "a budget of tokens is passed by one request",
+        "sidecar/gateway/metering/request.py",
+        "spent.tokens >= budget.tokens:",
+        "spent.tokens > budget.tokens:",
+        (USED_UP,),
+    ),
+    Mutant(
+        "a budget of dollars is passed by one request",
+        "sidecar/gateway/metering/request.py",
+        "if spent.cost >= budget.cost:",
+        "if spent.cost > budget.cost:",
+        (USED_UP,),
+    ),
+    Mutant(
+        "a deleted session keeps its manifests",
+        "api/sessions.py",
+        "await self._stores.state.delete_tree(str(session_id))",
+        "0",
+        (MANIFEST,),
+    ),
     Mutant(
         "fill writes outside the workspace",
         "sidecar/boxhost/walker.py",
@@ -227,5 +285,12 @@ MUTANTS = (
         'command += ["--no-new-privs", "--bounding-set=-all"]',
         'command += ["--no-new-privs"]',
         (CAPABILITIES,),
+    ),
+    Mutant(
+        "a box counts as frozen although a process was born",
+        "sidecar/boxhost/freezer.py",
+        "if await births.last_pid() == last:",
+        "if await births.last_pid():",
+        (f"{FREEZER}::test_a_freeze_that_cannot_be_proven_fails",),
     ),
 )

@@ -1,11 +1,13 @@
 """The dashboard at the end of a run: where its time went, what it started, and what it skipped.
 
-It is also written to `.test-report/`, as JSON and as the text that was shown.
+It is also written to `.test-report/`, as JSON and as the text that was shown, with the table of
+crash points beside it.
 `tests/reference.json` is such a JSON of an accepted run: folders that are slower now are marked.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -21,6 +23,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.crash.table import PROPERTY, Line, Table
 from tests.support.known_skips import unknown_skips
 
 DIRECTORY = ".test-report"
@@ -29,6 +32,47 @@ SLOWEST = 10
 # Below these a difference is noise of the machine.
 SLOWER_RATIO, SLOWER_SECONDS = 1.5, 20.0
 
+CPUACCT, CGROUP2 = Path("/sys/fs/cgroup/cpuacct"), Path("/sys/fs/cgroup")
+
+
+class CpuMeter:
+    """CPU seconds of this process and of all that it started, also of what was detached from it:
+    by a cgroup of their own. Where none can be made, of its children that have ended. What runs in
+    a container is the engine's and is not counted."""
+
+    def __init__(self) -> None:
+        self._group: Path | None = None
+        for parent, usage in ((CPUACCT, "cpuacct.usage"), (CGROUP2, "cpu.stat")):
+            group = parent / f"holdfast-tests-{os.getpid()}"
+            try:
+                if not (parent / "cgroup.procs").exists():
+                    continue
+                group.mkdir()
+                (group / "cgroup.procs").write_text(str(os.getpid()))
+            except OSError:
+                continue
+            self._group, self._usage = group, group / usage
+            break
+
+    def read(self) -> float:
+        if self._group is None:
+            kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+            return sum(each.ru_utime + each.ru_stime for each in map(resource.getrusage, kinds))
+        text = self._usage.read_text()
+        if self._usage.name == "cpuacct.usage":
+            return int(text) / 1e9
+        return int(dict(line.split() for line in text.splitlines())["usage_usec"]) / 1e6
+
+    def close(self) -> None:
+        """Leave the cgroup; what outlives the run keeps it."""
+        if self._group is not None:
+            (self._group.parent / "cgroup.procs").write_text(str(os.getpid()))
+            with contextlib.suppress(OSError):
+                self._group.rmdir()
+            self._group = None
+
+
+_METER = pytest.StashKey[CpuMeter]()
 _AT_LAST_TEST = pytest.StashKey[float]()
 _programs: Counter[str] = Counter()
 
@@ -48,21 +92,15 @@ def _count_programs() -> None:
 _count_programs()
 
 
-def _cpu() -> float:
-    """Seconds of this process, and of its children that have ended."""
-    own, ended = (
-        resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    )
-    return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
-
-
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # a worker of pytest-xdist only measures
         config.pluginmanager.register(Dashboard(config.rootpath), "dashboard")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    session.config.stash[_AT_LAST_TEST] = _cpu()
+    meter = session.config.stash[_METER] = CpuMeter()
+    session.config.add_cleanup(meter.close)
+    session.config.stash[_AT_LAST_TEST] = meter.read()
     _programs.clear()
 
 
@@ -73,7 +111,7 @@ def pytest_runtest_makereport(
     """Measure each test in the process that runs it; its report takes the figures home."""
     report = yield
     if report.when == "teardown":
-        before, now = item.config.stash[_AT_LAST_TEST], _cpu()
+        before, now = item.config.stash[_AT_LAST_TEST], item.config.stash[_METER].read()
         item.config.stash[_AT_LAST_TEST] = now
         report.user_properties.append(("cpu", now - before))
         report.user_properties.append(("programs", dict(_programs)))
@@ -113,8 +151,10 @@ class Dashboard:
     start: Machine = field(default_factory=Machine.read)
     folders: dict[str, Folder] = field(default_factory=lambda: defaultdict(Folder))
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    cpu: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     programs: Counter[str] = field(default_factory=Counter)
     skips: Counter[str] = field(default_factory=Counter)
+    crash_points: list[Line] = field(default_factory=list)
     containers: subprocess.Popen[bytes] | None = None
 
     def pytest_sessionstart(self) -> None:
@@ -130,7 +170,9 @@ class Dashboard:
             folder.tests += 1
             found: dict[str, Any] = dict(report.user_properties)
             folder.cpu += found.get("cpu", 0.0)
+            self.cpu[test] += found.get("cpu", 0.0)
             self.programs.update(found.get("programs", {}))
+            self.crash_points += [Line(**line) for line in found.get(PROPERTY, ())]
         if report.skipped and not hasattr(report, "wasxfail"):
             self.skips[_reason(report)] += 1
 
@@ -148,6 +190,9 @@ class Dashboard:
         directory.mkdir(exist_ok=True)
         (directory / "report.json").write_text(json.dumps(figures, indent=1) + "\n")
         (directory / "report.txt").write_text(text + "\n")
+        if self.crash_points:
+            table = "\n".join(Table(self.crash_points).render())
+            (directory / "crash-points.md").write_text(table + "\n")
         terminalreporter.write_sep("=", "where the run went")
         terminalreporter.write_line(text)
         for reason, count in unknown_skips(self.skips).items():
@@ -177,9 +222,23 @@ class Dashboard:
                 name: {"tests": each.tests, "seconds": each.seconds, "cpu": each.cpu}
                 for name, each in sorted(self.folders.items(), key=lambda item: -item[1].seconds)
             },
-            "slowest": dict(sorted(self.seconds.items(), key=lambda item: -item[1])[:SLOWEST]),
+            "files": self._files(),
+            "slowest": _top(self.seconds),
+            "hungriest": _top(self.cpu),
             "skips": dict(self.skips.most_common()),
         }
+
+    def _files(self) -> dict[str, dict[str, float]]:
+        found: dict[str, dict[str, float]] = defaultdict(lambda: {"seconds": 0.0, "cpu": 0.0})
+        for test, seconds in self.seconds.items():
+            file = found[test.partition("::")[0]]
+            file["seconds"] += seconds
+            file["cpu"] += self.cpu[test]
+        return dict(sorted(found.items(), key=lambda item: -item[1]["cpu"]))
+
+
+def _top(figures: dict[str, float]) -> dict[str, float]:
+    return dict(sorted(figures.items(), key=lambda item: -item[1])[:SLOWEST])
 
 
 def folder_of(test: str) -> str:
@@ -200,6 +259,8 @@ def render(figures: dict[str, Any], reference: dict[str, Any]) -> Iterable[str]:
         )
     yield ""
     yield from (f"{seconds:7.1f} s  {test}" for test, seconds in figures["slowest"].items())
+    yield ""
+    yield from (f"{cpu:7.1f} s of CPU  {test}" for test, cpu in figures["hungriest"].items())
     yield ""
     programs = list(figures["programs"].items())
     yield (

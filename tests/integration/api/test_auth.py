@@ -93,6 +93,24 @@ async def test_a_route_that_nobody_declared_is_for_admins_alone(api: Api, role: 
     assert (await api.http.patch("/tokens")).status_code == 405
 
 
+@pytest.mark.parametrize("role", ["read", "run"])
+async def test_tokens_and_the_record_are_for_admins_alone(api: Api, role: Role) -> None:
+    """Said once more here, so that a change of the table alone is noticed."""
+    token = await new_token(api, f"curious-{role}", role)
+    made = {"name": f"made-by-{role}", "role": "admin"}
+    async with client_of(api, token) as http:
+        for answer in (
+            await http.get("/tokens"),
+            await http.post("/tokens", json=made),
+            await http.delete(f"/tokens/curious-{role}"),
+            await http.get("/audit"),
+        ):
+            assert assert_error(answer, 403, "role_too_small")["needs"] == "admin"
+    names = {each["name"] for each in (await api.http.get("/tokens")).json()["tokens"]}
+    assert made["name"] not in names
+    assert f"curious-{role}" in names
+
+
 async def test_who_asks_is_told(api: Api) -> None:
     assert (await api.http.get("/me")).json() == {"name": "owner", "role": "admin"}
     async with client_of(api, await new_token(api, "told", "read")) as http:

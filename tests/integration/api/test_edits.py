@@ -16,7 +16,7 @@ import pytest
 from uuid_utils.compat import uuid7
 
 from contracts.bodies import Changes
-from contracts.errors import WorkspaceMounted
+from contracts.errors import SidecarUnavailable, WorkspaceMounted
 from tests.integration.api.test_files import keys, put
 from tests.support.api.database import NewDatabase
 from tests.support.api.fault_injector import FaultInjector, planned
@@ -137,15 +137,15 @@ async def test_a_delete_touches_whole_segments_only(api: Api, s3: S3Client) -> N
 
 
 async def test_more_files_than_a_listing_has_are_deleted_and_moved(api: Api, s3: S3Client) -> None:
-    many = [f"many/{n:04}" for n in range(1203)]
+    many = [f"many/{n:04}" for n in range(1003)]
     sid = await session_with(api, s3, *many, "many2")
     moved = await api.http.post(
         f"/sessions/{sid}/move", json={"source": "many", "target": "lots"}, timeout=120
     )
     assert moved.status_code == 200, moved.text
-    assert len(await names(s3, sid)) == 1204
+    assert len(await names(s3, sid)) == 1004
     deleted = (await api.http.delete(f"/sessions/{sid}/files/lots")).json()
-    assert deleted["files"] == 1203
+    assert deleted["files"] == 1003
     assert await names(s3, sid) == ["many2"]
 
 
@@ -226,6 +226,32 @@ async def test_a_change_is_not_acknowledged_when_the_workspace_was_let_go_meanwh
     api.injector.let_go.clear()
     answer = await api.http.put(f"/sessions/{sid}/files/f", content=b"f")
     assert answer.status_code == 201, answer.text
+
+
+async def test_an_upload_to_a_session_that_is_deleted_meanwhile_leaves_nothing(
+    api: Api, s3: S3Client
+) -> None:
+    sid = await session_with(api, s3, "a.txt")
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"first"
+        assert (await api.http.delete(f"/sessions/{sid}")).status_code == 200
+        yield b"rest"
+
+    answer = await api.http.put(f"/sessions/{sid}/files/late.txt", content=pieces())
+    assert_error(answer, 404, "session_not_found")
+    assert await names(s3, sid) == []
+
+
+async def test_a_change_of_a_session_that_is_being_deleted_is_refused(
+    api: Api, s3: S3Client
+) -> None:
+    sid = await session_with(api, s3, "a.txt")
+    api.injector.release_errors.append(SidecarUnavailable("away"))
+    assert (await api.http.delete(f"/sessions/{sid}")).status_code == 503
+    assert_error(await api.http.put(f"/sessions/{sid}/files/b.txt", content=b"b"), 409, "conflict")
+    assert_error(await api.http.delete(f"/sessions/{sid}/files/a.txt"), 409, "conflict")
+    assert await names(s3, sid) == ["a.txt"]
 
 
 async def test_an_upload_over_the_limit_is_refused(

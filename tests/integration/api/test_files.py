@@ -70,10 +70,10 @@ async def test_a_directory_lists_its_files_and_directories(api: Api, s3: S3Clien
         assert_error(answer, 404, "file_not_found")
 
 
-async def test_2500_keys_are_listed_in_pages_each_once(api: Api, s3: S3Client) -> None:
+async def test_more_keys_than_one_listing_has_are_listed_each_once(api: Api, s3: S3Client) -> None:
     sid, other = (await api.new_session()).id, (await api.new_session()).id
-    contents = {f"{sid}/many/f{number:04}": b"x" for number in range(2400)}
-    contents |= {f"{sid}/many/d{number:03}/deep": b"x" for number in range(100)}
+    contents = {f"{sid}/many/f{number:04}": b"x" for number in range(1000)}
+    contents |= {f"{sid}/many/d{number:03}/deep": b"x" for number in range(20)}
     await put(s3, {**contents, f"{other}/kept": b"x"})
     seen: list[str] = []
     cursor: dict[str, str] = {}
@@ -84,8 +84,8 @@ async def test_2500_keys_are_listed_in_pages_each_once(api: Api, s3: S3Client) -
         if page.next_cursor is None:
             break
         cursor = {"cursor": page.next_cursor}
-    assert len(seen) == 2500
-    assert set(seen) == {f"f{n:04}" for n in range(2400)} | {f"d{n:03}" for n in range(100)}
+    assert len(seen) == 1020
+    assert set(seen) == {f"f{n:04}" for n in range(1000)} | {f"d{n:03}" for n in range(20)}
     answer = await api.http.get(
         f"/sessions/{sid}/files", params={"path": "", "cursor": cursor["cursor"]}
     )
@@ -95,7 +95,7 @@ async def test_2500_keys_are_listed_in_pages_each_once(api: Api, s3: S3Client) -
     assert deleted.json() == {
         "session_id": str(sid),
         "sandboxes": 0,
-        "objects": 2500,
+        "objects": 1020,
         "state_objects": 0,
         "turns": 0,
         "events": 0,
@@ -139,7 +139,7 @@ async def test_a_file_is_its_bytes_and_can_do_nothing(api: Api, ten: str) -> Non
     assert answer.headers["content-security-policy"] == "sandbox"
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["content-length"] == "10"
-    assert answer.headers["etag"] == '"781e5e245d69b566979b86e28d23f2c7"'
+    assert answer.headers["etag"].startswith('"781e5e245d69b566979b86e28d23f2c7-')
     assert "content-disposition" not in answer.headers
     unchanged = await api.http.get(ten, headers={"If-None-Match": answer.headers["etag"]})
     assert (unchanged.status_code, unchanged.content) == (304, b"")

@@ -114,6 +114,17 @@ async def test_a_lease_is_taken_when_it_is_free_and_by_one(database: Database) -
     assert seized.lease_epoch == turn.epoch + 2
 
 
+async def test_a_lease_is_free_at_its_end_and_no_moment_before(database: Database) -> None:
+    turn = await new_turn(database)
+    session_id = await session_of(database, turn.turn_id)
+    for left, is_free in ((timedelta(milliseconds=1), False), (timedelta(0), True)):
+        async with database.transaction() as conn:  # in which the clock stands still
+            await rows.end_lease_in(conn, turn.turn_id, left)
+            found = await leases.free(conn, holder(), [])
+            assert ((turn.turn_id, session_id) in found) is is_free
+            assert await leases.is_free(conn, turn.turn_id) is is_free
+
+
 async def test_a_heartbeat_keeps_what_is_carried_and_nothing_else(database: Database) -> None:
     mine, dropped, others = [await new_turn(database) for _ in range(3)]
     other = holder()

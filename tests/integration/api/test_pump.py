@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -119,6 +120,26 @@ async def test_a_gap_that_stays_interrupts_the_turn(api: Api) -> None:
     assert turn.error is not None
     assert turn.error["code"] == "stream_gap"
     await until(lambda: run.cancels == 1, "the run is asked to stop")
+
+
+@pytest.mark.parametrize("connections", [[0], [0, 5]], ids=["at once", "before"])
+async def test_a_turn_whose_journal_lost_lines_is_not_completed(
+    api: Api, connections: list[int]
+) -> None:
+    session = await api.new_session()
+
+    def plan(run: FaultyRun) -> None:
+        *lines, receipt, end = [json.loads(line)["event"] for line in short_run()]
+        told = [*lines, {"type": names.RUN_GAP, "lines": 3, "reason": "lost"}, receipt, end]
+        run.journal.extend(numbered(*((each.pop("type"), each) for each in told)))
+        run.faults.extend([cut_after(5)] if len(connections) == 2 else [])
+
+    with planned(api.injector, plan):
+        turn = await api.ended(await api.start(session.id))
+    assert api.injector.runs[turn.id].connections == connections
+    assert (turn.state, (turn.error or {})["code"]) == ("interrupted", "stream_gap")
+    assert turn.receipt is not None
+    assert (await types(api, session))[-1] == names.TURN_INTERRUPTED
 
 
 async def test_a_malformed_line_is_kept_and_the_stream_goes_on(api: Api) -> None:

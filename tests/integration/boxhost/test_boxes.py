@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.boxhost import processes
+from sidecar.boxhost import processes, running
 from sidecar.boxhost.boxes import HOME, Box, Boxes, BoxFailed, BoxSpec
+from sidecar.boxhost.contract import BoxCommand
+from sidecar.boxhost.processes import ProcessId
 from tests.support.services import until
 
 
@@ -221,3 +223,33 @@ async def test_the_end_of_a_box_that_is_not_there_removes_nothing(
     for name in ("no-such-box", "../mounts", ".."):
         assert not await boxes.kill(name)
     assert (short_dir / "data" / "mounts").exists()
+
+
+async def test_a_command_in_the_middle_of_an_exec_is_ended_too(
+    boxes: Boxes, spec: BoxSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no environment for a moment."""
+    box = await boxes.start(spec)
+    await running.spawn(boxes, box, BoxCommand(("sleep", "600"), "/", env={"MARK": "x"}))
+    await until(lambda: boxes.processes(box), "it runs")
+    [sleeper] = boxes.processes(box)
+    looks: list[ProcessId] = []
+    read = processes.environment
+
+    def read_late(process: ProcessId) -> bytes | None:
+        looks.append(process)
+        return b"" if len(looks) < 3 else read(process)
+
+    monkeypatch.setattr(processes, "environment", read_late)
+    await boxes.kill_marked(box, "MARK", "x")
+    assert not processes.alive(sleeper.id)
+
+
+async def test_output_that_stays_open_does_not_hold_up_the_answer(
+    boxes: Boxes, spec: BoxSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "OUTPUT_SECONDS", 0.2)
+    box = await boxes.start(spec)
+    script = "echo out; env -i setsid sleep 600 & exit 7"
+    ran = await running.run(boxes, box, BoxCommand(("sh", "-c", script), "/", timeout=60))
+    assert (ran.exit_code, ran.stdout) == (7, b"out\n")

@@ -90,6 +90,7 @@ async def test_curl_tunnels_to_a_permitted_host(boxes: Boxes, box: Box, there: R
             boxes, box, "curl", "-sS", "-m", "20", "--proxytunnel", "http://10.0.0.1/"
         )
         assert "403" in refused
+    await last(there, 3)
     assert [each["method"] for each in there.told] == ["GET", "CONNECT", "CONNECT"]
     assert there.dialled.addresses == [("127.0.0.1", port)] * 2
 

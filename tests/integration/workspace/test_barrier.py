@@ -458,6 +458,7 @@ class SlowCarrier:
 
     def __init__(self, both: Both) -> None:
         self._both = both
+        self.fetched: Mapping[str, tuple[str, str]] = {}
         self.waits = asyncio.Event()
         self.go_on = asyncio.Event()
 

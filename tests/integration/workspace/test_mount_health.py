@@ -26,6 +26,7 @@ from sidecar.workspace.iam import SessionKeys
 from sidecar.workspace.store import StoreAddress
 from tests.integration.workspace.conftest import HostOf
 from tests.support.requirements import missing
+from tests.support.small_disk import fill_disk, free_disk, mount_disk, unmount_disk
 
 
 @pytest.fixture
@@ -134,3 +135,30 @@ async def test_another_users_mount_is_told_by_its_refusal(
     with pytest.raises(MountFailed, match="Permission denied"):
         await host.ready(session)
     assert await host.workspace(session) is None
+
+
+async def test_a_mount_whose_cache_was_on_a_full_disk_is_mounted_anew_for_the_next_turn(
+    host_of: HostOf, spec: SandboxSpec, session: str, short_dir: Path
+) -> None:
+    """weed goes on to write, and fails to list, until its daemon is another one."""
+    if os.geteuid() != 0:
+        missing("root", "only root can mount a disk to fill")
+    cache = short_dir / "cache-data"
+    mount_disk(cache, 0o755)
+    try:
+        durable = host_of("weed")
+        sandbox = await durable.create(spec)
+        fill_disk(cache)
+        many = "cd /session/workspace; for n in $(seq 300); do echo $n > $n.txt; done; ls | wc -l"
+        seen = await sandbox.exec(Command(["sh", "-c", many], cwd="/"))
+        assert b"Input/output error" in seen.stderr
+        free_disk(cache)
+        still = await sandbox.exec(Command(["ls", "/session/workspace"], cwd="/"))
+        assert still.exit_code != 0
+        workspace, report = await durable.ready(session)
+        assert (report.fresh, report.lost[:3]) == (True, "EIO")
+        assert await sh(sandbox, "ls /session/workspace | wc -l") == "300\n"
+        await workspace.barrier("turn-1", 1)
+        await durable.release(session)
+    finally:
+        unmount_disk(cache)

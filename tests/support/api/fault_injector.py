@@ -183,6 +183,7 @@ class FaultInjector:
         self.holds: list[tuple[UUID, list[Any]]] = []
         self.hold_errors: list[HoldfastError] = []
         self.let_go = asyncio.Event()  # of every hold
+        self._open_holds: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
         # what a running turn's session was told of its terms
         self.terms: list[tuple[UUID, dict[str, Any]]] = []
         self.released: list[UUID] = []
@@ -321,12 +322,23 @@ class FaultInjector:
         if sid in self.mounted:
             raise WorkspaceMounted("mounted")
         self.holds.append((sid, (await request.json())["edits"]))
+        ended = asyncio.Event()
+        with self.lock:
+            self._open_holds.append((asyncio.get_running_loop(), ended))
 
         async def beats() -> AsyncIterator[bytes]:
             yield b"\n"
-            await self.let_go.wait()
+            if not self.let_go.is_set():
+                await ended.wait()
 
         return StreamingResponse(beats())
+
+    def cut_holds(self) -> None:
+        """From any thread: those that there are end, as they do when the sidecar dies."""
+        with self.lock:
+            cut, self._open_holds = self._open_holds, []
+        for loop, ended in cut:
+            loop.call_soon_threadsafe(ended.set)
 
     def _through_mount(self, request: Request) -> None:
         if request.path_params["sid"] not in self.mounted:

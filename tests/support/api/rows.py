@@ -142,6 +142,12 @@ async def expire_lease(conn: Connection, turn_id: UUID) -> None:
     await conn.execute("UPDATE leases SET expires_at = now() WHERE turn_id = $1", turn_id)
 
 
+async def end_lease_in(conn: Connection, turn_id: UUID, left: timedelta) -> None:
+    await conn.execute(
+        "UPDATE leases SET expires_at = now() + $2::interval WHERE turn_id = $1", turn_id, left
+    )
+
+
 async def expire_leases(conn: Connection) -> None:
     await conn.execute("UPDATE leases SET expires_at = now()")
 
@@ -236,3 +242,66 @@ async def audit_away(url: str) -> AsyncIterator[None]:
 async def age_audit(conn: Connection, first: int, age: timedelta) -> None:
     """The first so many records become so old."""
     await conn.execute("UPDATE audit SET at = now() - $2::interval WHERE id <= $1", first, age)
+
+
+# What a model of the turns compares itself with
+
+
+async def pass_time(conn: Connection, by: timedelta) -> None:
+    """Let leases, holds and questions be older: as if the database's clock had gone on."""
+    await conn.execute("UPDATE leases SET expires_at = expires_at - $1::interval", by)
+    await conn.execute("UPDATE holds SET expires_at = expires_at - $1::interval", by)
+    await conn.execute("UPDATE permissions SET asked_at = asked_at - $1::interval", by)
+
+
+async def list_turns(conn: Connection, session_id: UUID) -> list[tuple[UUID, str, int | None]]:
+    """Each turn with its state and epoch: those that ran in their order, then those that wait."""
+    found = await conn.fetch(
+        "SELECT id, state, epoch FROM turns WHERE session_id = $1"
+        " ORDER BY epoch NULLS LAST, position",
+        session_id,
+    )
+    return [(row["id"], row["state"], row["epoch"]) for row in found]
+
+
+async def list_leases(conn: Connection, session_id: UUID) -> dict[UUID, UUID | None]:
+    """Who has the lease of each turn."""
+    found = await conn.fetch(
+        "SELECT l.turn_id, l.owner FROM leases l JOIN turns t ON t.id = l.turn_id"
+        " WHERE t.session_id = $1",
+        session_id,
+    )
+    return {row["turn_id"]: row["owner"] for row in found}
+
+
+async def list_holds(conn: Connection, session_id: UUID) -> list[UUID]:
+    found = await conn.fetch("SELECT owner FROM holds WHERE session_id = $1", session_id)
+    return [row["owner"] for row in found]
+
+
+async def list_answers(
+    conn: Connection, session_id: UUID
+) -> dict[str, tuple[str, str | None, str | None, bool]]:
+    """The state of each question, the option, who chose it, and whether the run has said so."""
+    found = await conn.fetch(
+        "SELECT permission_id, state, option_id::text AS option, answered_by, delivered"
+        " FROM permissions WHERE session_id = $1",
+        session_id,
+    )
+    return {
+        row["permission_id"]: (
+            row["state"],
+            row["option"] and json.loads(row["option"]),
+            row["answered_by"],
+            row["delivered"],
+        )
+        for row in found
+    }
+
+
+async def list_events(conn: Connection, session_id: UUID) -> list[tuple[int, UUID, dict[str, Any]]]:
+    found = await conn.fetch(
+        "SELECT seq, turn_id, body::text AS body FROM events WHERE session_id = $1 ORDER BY seq",
+        session_id,
+    )
+    return [(row["seq"], row["turn_id"], json.loads(row["body"])) for row in found]

@@ -292,12 +292,14 @@ class Agent:
 
     def _prompt(self, request: object, params: Json) -> None:
         conversation = self._conversations[params["sessionId"]]
-        conversation.add({"role": "user", "content": params["prompt"]})
         try:
+            conversation.add({"role": "user", "content": params["prompt"]})
             while self._take_step(conversation):
                 pass
         except Cancelled:
             self._send({"id": request, "result": {"stopReason": "cancelled"}})
+        except OSError as error:  # its disk may be full
+            self._send({"id": request, "error": {"code": -32603, "message": str(error)}})
         except ModelFailed as failed:
             # As pi does: what the gateway saw makes the turn a failed one.
             sys.stderr.write(f"the model failed: {failed}\n")

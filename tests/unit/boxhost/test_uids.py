@@ -89,3 +89,13 @@ def test_a_session_whose_record_is_broken_keeps_the_uid_of_its_box(
     (tmp_path / "uids" / "boxed").write_text("")
     assert few.of("other") != uid
     assert few.of("boxed") == uid
+
+
+def test_a_record_that_was_cut_off_is_no_uid(tmp_path: Path) -> None:
+    found = Uids(tmp_path)
+    uid = found.of("one")
+    (tmp_path / "uids" / "one").write_text(str(uid)[:5])
+    again = found.of("one")
+    assert again is not None
+    assert len(str(again)) == len(str(uid))
+    assert (tmp_path / "uids" / "one.broken").exists()

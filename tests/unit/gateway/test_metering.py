@@ -369,6 +369,22 @@ async def test_a_request_beyond_the_budget_is_refused_in_the_vendors_shape(here:
     assert (await here.client.post(MESSAGES, json={"model": "m"})).status_code == 200
 
 
+@pytest.mark.parametrize("of", ["tokens", "cost"])
+async def test_a_budget_that_is_used_up_to_the_last_is_spent(here: Metered, of: str) -> None:
+    here.vendor.body = sse(*ANTHROPIC)
+    request = {"model": "claude-sonnet-4-5"}
+    assert (await here.client.post(MESSAGES, json=request)).status_code == 200
+    used = await here.usage()
+    all_of_it = {"tokens": used["input_tokens"] + used["output_tokens"], "cost": used["cost"]}
+    await here.agree(budget={of: all_of_it[of]})
+    refused = await here.client.post(MESSAGES, json=request)
+    assert refused.status_code == 400
+    assert "budget is spent" in refused.json()["error"]["message"]
+    assert len(here.vendor.requests) == 1
+    await here.agree(budget={of: all_of_it[of] * 2})
+    assert (await here.client.post(MESSAGES, json=request)).status_code == 200
+
+
 async def test_a_budget_of_dollars_is_not_for_a_model_without_a_price(here: Metered) -> None:
     await here.agree(budget={"cost": 5})
     refused = await here.client.post(CHAT, json={"model": "unheard-of"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import stat
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,20 @@ def test_a_torn_line_costs_that_line_alone(path: Path) -> None:
     again = SessionLog.load(path)
     again.add("c", {})
     assert kinds(again) == ["a", "c"]
+    assert kinds(SessionLog.load(path)) == ["a", "c"]
+
+
+def test_a_line_that_the_disk_has_no_room_for_does_not_spoil_the_next(path: Path) -> None:
+    log = SessionLog.load(path)
+    log.add("a", {})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, hard))
+    try:
+        with pytest.raises(OSError, match="Errno"):
+            log.add("b", {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    log.add("c", {})
     assert kinds(SessionLog.load(path)) == ["a", "c"]
 
 

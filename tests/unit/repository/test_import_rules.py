@@ -36,7 +36,7 @@ MAY_IMPORT = {
         "sidecar.tasks",
     ),
     "sidecar.harnesses": ("contracts", "sidecar.providers.base", "sidecar.tasks"),
-    "sidecar.gateway": ("contracts", "sidecar.sockets"),
+    "sidecar.gateway": ("contracts", "sidecar.record_files", "sidecar.sockets"),
     "sidecar.engine_proxy": ("contracts", "sidecar.sockets"),
 }
 

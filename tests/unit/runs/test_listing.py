@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, cast
 from uuid import UUID, uuid4
 
@@ -14,7 +15,7 @@ from contracts import events
 from contracts.errors import SandboxError, Unreachable
 from sidecar.providers.base import SandboxInfo, Status
 from sidecar.runs import sandboxes
-from sidecar.runs.live import Live
+from sidecar.runs.live import Live, LiveSandboxes
 from sidecar.runs.sandboxes import Providers, Sandboxes, Warmth
 
 Memory = Callable[[], Awaitable[int]]
@@ -45,6 +46,7 @@ class Fake:
         self.list_error: SandboxError | None = None
         self.statuses: Iterator[Status] = iter(())
         self.released: list[str] = []
+        self.destroyed: list[str] = []
 
     async def trouble(self) -> str:
         return self.trouble_now
@@ -60,6 +62,7 @@ class Fake:
         return await self.boxes[sandbox_id]()
 
     async def destroy(self, sandbox_id: str) -> bool:
+        self.destroyed.append(sandbox_id)
         return True
 
     async def status(self, sandbox_id: str) -> Status:
@@ -89,7 +92,7 @@ class Records:
         self.kept.pop(session_id, None)
 
 
-def sandboxes_of(*providers: Fake, records: Records | None = None) -> Sandboxes:
+def sandboxes_of(*providers: Fake, records: Records | LiveSandboxes | None = None) -> Sandboxes:
     by_name = {provider.name: cast(Any, provider) for provider in providers}
     live = cast(Any, records or Records())
     return Sandboxes(Providers(by_name, by_name), cast(Any, None), live, Warmth(0, 0))
@@ -182,3 +185,36 @@ async def test_a_box_that_should_not_stay_warm_and_does_not_end_is_left_to_the_r
     (kept,) = records.all()
     assert kept.warm_until is not None
     assert kept.warm_until <= datetime.now(UTC)
+
+
+@pytest.mark.parametrize("first_try_fails", [False, True])
+async def test_a_sandbox_whose_record_cannot_be_read_is_ended(
+    tmp_path: Path, first_try_fails: bool
+) -> None:
+    provider, records = Fake("local", box=_little), LiveSandboxes(tmp_path)
+    warm = Live(uuid4(), "local", "box", "mount").warm_for(600)
+    records.put(warm)
+    record = tmp_path / "live" / f"{warm.session_id}.json"
+    record.write_bytes(record.read_bytes()[:20])
+    if first_try_fails:
+        provider.statuses = iter([Status.UNKNOWN] * 1000)
+    reaping = asyncio.create_task(sandboxes_of(provider, records=records).reap())
+    try:
+        async with asyncio.timeout(10):
+            while not provider.released:
+                if len(provider.destroyed) > 1:
+                    provider.statuses = iter(())
+                await asyncio.sleep(0.01)
+    finally:
+        reaping.cancel()
+    assert set(provider.destroyed) == {"box"}
+    assert provider.released == [str(warm.session_id)]
+
+
+async def test_a_sandbox_that_a_turn_made_after_the_record_was_lost_stays(tmp_path: Path) -> None:
+    records = LiveSandboxes(tmp_path)
+    live = Live(uuid4(), "local", "box", "mount")
+    (tmp_path / "live" / f"{live.session_id}.json.broken").write_text("")
+    assert records.list_lost() == {live.session_id}
+    records.put(live)
+    assert records.list_lost() == set()

@@ -13,6 +13,7 @@ import pytest
 
 from contracts import events
 from contracts.errors import RunNotFound
+from sidecar.runs import progress
 from sidecar.runs.engine import KEEP_SECONDS
 from sidecar.runs.journal import Journal
 from tests.support.runs import SlowGateway, ended, opened_runs, request_of
@@ -99,14 +100,26 @@ async def test_a_run_without_an_end_is_taken_up_however_old_it_is(tmp_path: Path
         await ended(runs, unended.request.turn_id)
         with pytest.raises(RunNotFound):
             runs.get(finished.request.turn_id)
-    assert [path.name for path in (tmp_path / "runs").iterdir()] == [unended.path.name]
+    left = {unended.path, unended.path.with_suffix(".ended")}
+    assert set((tmp_path / "runs").iterdir()) == left
 
 
-async def test_progress_without_its_run_is_removed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", [".progress", ".ended"])
+async def test_progress_without_its_run_is_removed(tmp_path: Path, suffix: str) -> None:
     (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / f"{uuid4()}.progress").write_text("{}")
+    (tmp_path / "runs" / f"{uuid4()}{suffix}").write_text("{}")
     async with opened_runs(tmp_path):
         assert list((tmp_path / "runs").iterdir()) == []
+
+
+async def test_progress_of_a_run_that_has_ended_is_removed(tmp_path: Path) -> None:
+    """Its sidecar died between the two."""
+    finished = Journal.create(tmp_path / "runs", request_of(uuid4()))
+    await finished.append(events.TurnCompleted())
+    progress.save(finished, progress.Progress(phase="settling"))
+    async with opened_runs(tmp_path):
+        left = {finished.path, finished.path.with_suffix(".ended")}
+        assert set((tmp_path / "runs").iterdir()) == left
 
 
 async def test_of_several_runs_of_a_session_all_but_the_newest_are_cancelled(

@@ -72,6 +72,7 @@ class OneBox:
     def __init__(self, *, lives: bool) -> None:
         self.gateway = QuietGateway()
         self.left = ProvenWorkspace()
+        self.kept: Live
         self._lives = lives
         self._lock = asyncio.Lock()
 
@@ -88,7 +89,8 @@ class OneBox:
 
     async def check_running(self, live: Live) -> None: ...
 
-    async def keep_warm(self, live: Live, emit: Any) -> None: ...
+    async def keep_warm(self, live: Live, emit: Any) -> None:
+        self.kept = live
 
     def engine(self, provider: str) -> Any:
         return type("E", (), {"name": "weed"})
@@ -132,6 +134,63 @@ async def test_a_crash_between_receipt_and_end_costs_no_second_receipt(
     assert told.count("receipt") == 1
     assert told[-1] == events.to_dict(end)["type"]
     assert boxes.left.proven == 0
+
+
+async def test_a_crash_between_receipt_and_end_does_not_forget_what_the_harness_knows(
+    journal: Journal,
+) -> None:
+    """Its next turn would be told of this one and of all since its last."""
+    await journal.append(events.StateCaptured(harness="pi", bytes=3, took=0.1))
+    await journal.append(RECEIPT)
+    end = events.to_dict(events.TurnCompleted())
+    progress.save(journal, Progress("settling", "box", TALK, end, known_epoch=4))
+    boxes = OneBox(lives=True)
+    await adopt(journal, boxes, KeptStates())
+    assert boxes.kept.natives == {"pi": Native("acp-1", 7)}
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+async def test_lines_that_the_journal_lost_before_the_turn_settled_are_missed(
+    journal: Journal, lost: int
+) -> None:
+    for text in ("one", "two", "three"):
+        await journal.append(events.Message(role="assistant", text=text))
+    end = events.to_dict(events.TurnCompleted())
+    progress.save(journal, Progress("settling", "box", TALK, end))
+    lines = journal.path.read_bytes().splitlines(keepends=True)
+    journal.path.write_bytes(b"".join(lines[: len(lines) - lost]))
+    again = Journal.load(journal.path)
+    told = await adopt(again, OneBox(lives=True), KeptStates())
+    assert told.count("run.gap") == bool(lost)
+    gaps = [e.event["lines"] for e in again.entries() if e.event["type"] == "run.gap"]
+    assert gaps == [lost][:lost]
+
+
+async def test_a_turn_that_has_ended_is_not_begun_anew_when_its_journal_lost_the_end(
+    journal: Journal,
+) -> None:
+    end = events.to_dict(events.TurnCompleted())
+    progress.save(journal, Progress("settling", "box", TALK, end))
+    boxes = OneBox(lives=True)
+    assert (await adopt(journal, boxes, KeptStates()))[-2:] == ["receipt", "turn.completed"]
+    lines = journal.path.read_bytes().splitlines(keepends=True)
+    journal.path.write_bytes(b"".join(lines[:2]))
+    again = Journal.load(journal.path)
+    told = await adopt(again, boxes, KeptStates())
+    assert told == ["run.adopted", "turn.interrupted"]
+    assert boxes.left.proven == 1, "another manifest would not be the receipt's"
+    (last,) = [entry.event for entry in again.entries() if entry.n == again.last_n]
+    assert last["error"]["code"] == "stream_gap"
+    progress.remove_record(again)
+    assert list(journal.path.parent.iterdir()) == [journal.path]
+
+
+async def test_a_prompt_that_may_have_been_sent_is_not_sent_again_when_its_record_is_gone(
+    journal: Journal,
+) -> None:
+    assert progress.load(journal).phase == "opening"
+    await journal.append(events.Resume(rung="handoff"))
+    assert progress.load(journal).phase == "unknown"
 
 
 async def test_a_crash_before_the_receipt_is_settled_once_more(journal: Journal) -> None:
