@@ -176,7 +176,9 @@ async def seaweedfs(directory: Path) -> AsyncIterator[SeaweedFS]:
     argv = [str(Path(sys.executable).with_name("weed")), "server", "-dir", str(data)]
     argv += ["-ip", "127.0.0.1", "-ip.bind", "127.0.0.1", "-filer", "-s3"]
     argv += ["-s3.config", str(config), "-master.telemetry=false", "-s3.port.iceberg=0"]
-    argv += ["-s3.port.lance=0", "-master.electionTimeout=1s", "-volume.max=50"]
+    # Each bucket grows by seven volumes, and a store without a free one answers a put with
+    # InternalError: more than all tests of a worker can have at a time. Unused ones cost nothing.
+    argv += ["-s3.port.lance=0", "-master.electionTimeout=1s", "-volume.max=1000"]
     argv += ["-master.volumeSizeLimitMB=64", "-s3.iam.readOnly=false"]
     argv += [f"-{name}.port={port}" for name, port in ports.items()]
     # a clean stop of `weed server` takes 15 s, and its data is thrown away anyway

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import io
 import itertools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 from unittest import mock
 from uuid import UUID
 
@@ -36,7 +35,7 @@ from api.sidecar import Sidecar, open_sidecar
 from api.store import Stores, open_stores
 from api.turns import Turns
 from contracts.bodies import Choices, Session, SessionCreate, Turn
-from contracts.errors import Conflict, SessionNotFound, StoreUnavailable, WorkspaceBusy
+from contracts.errors import Conflict, SessionNotFound, WorkspaceBusy
 from contracts.redaction import Redactor
 from tests.support.api import rows
 from tests.support.api.backing import Stack, backed_up, silent, turn_with_files
@@ -50,10 +49,7 @@ from tests.support.services import SeaweedFS
 LIMITS = Limits(reconcile_every=3600.0)
 # More than any of the tests has.
 MOST_POINTS = 300
-T = TypeVar("T")
-
 END_SECONDS = 60.0
-STORE_TRIES, STORE_PAUSE = 4, 0.5
 
 Record = Callable[[str, Any], None]
 Life = Callable[[Session], Awaitable[None]]
@@ -431,12 +427,9 @@ async def test_a_restore_dies_at_every_change(
         with counted():
             await restore(target.settings, io.BytesIO(file.getvalue()), say=silent)
 
-    async def die(at: int) -> bool:
-        return await Killing(at, RESTORE_CHANGES).run(life, empty)
-
     for at in itertools.count(1):
         assert at < MOST_POINTS
-        died = await _ask_again(functools.partial(die, at))
+        died = await Killing(at, RESTORE_CHANGES).run(life, empty)
         row = WITH_ROWS if (await empty.rows()).get("sessions") else BEFORE_ROWS
         with table.died(row, 1):
             if row is BEFORE_ROWS:
@@ -456,29 +449,14 @@ async def test_a_restore_dies_at_every_change(
 
 async def restore_alone(target: Stack, data: bytes) -> None:
     """When PostgreSQL has noticed that the one before is dead."""
-
-    async def once() -> None:
-        await restore(target.settings, io.BytesIO(data), say=silent)
-
     async with asyncio.timeout(END_SECONDS):
         while True:
             try:
-                await _ask_again(once)
+                await restore(target.settings, io.BytesIO(data), say=silent)
             except DatabaseInUse:
                 await asyncio.sleep(0.01)
             else:
                 return
-
-
-async def _ask_again(call: Callable[[], Awaitable[T]]) -> T:
-    """As the error asks for: SeaweedFS has answered a put with InternalError where objects of the
-    same keys were deleted the moment before. A restore that fails leaves nothing."""
-    for _ in range(STORE_TRIES):
-        try:
-            return await call()
-        except StoreUnavailable:
-            await asyncio.sleep(STORE_PAUSE)
-    return await call()
 
 
 async def make_empty(target: Stack) -> None:
