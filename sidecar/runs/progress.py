@@ -64,8 +64,10 @@ def save(journal: Journal, progress: Progress) -> None:
 
 def mark_ended(journal: Journal) -> None:
     """The turn is over: without its end in the journal it must not begin anew. Raises: OSError."""
-    _mark(journal).touch()
-    _path(journal).unlink(missing_ok=True)
+    try:
+        _path(journal).replace(_mark(journal))  # a full disk takes this
+    except FileNotFoundError:
+        _mark(journal).touch()
 
 
 def remove_record(journal: Journal) -> None:
